@@ -23,61 +23,60 @@ const (
 	KindByRates
 )
 
-// Fate is what happens to one write. The zero value is [Pass].
+// Fate is what happens to a single write. The zero value is [Pass].
 type Fate struct {
 	Kind FateKind
-	// After is the length of a delay, not negative.
+	// After is the length of a delay. It must not be negative.
 	After time.Duration
 	// Err is the error with which a write is refused.
 	Err error
-	// Mute also drops the answer to a delayed or held write.
+	// Mute drops the answer to a delayed or held write as well.
 	Mute bool
 }
 
-// The fates without arguments. To the caller of Send, all but Pass look like a
-// write without an answer.
+// The fates without arguments. To the caller of Send, every fate but Pass looks like a write
+// without an answer.
 var (
-	// Pass: nothing happens to the write.
+	// Pass lets the write through unharmed.
 	Pass = Fate{Kind: KindPass}
-	// Drop: the write never reaches the server.
+	// Drop keeps the write from ever reaching the server.
 	Drop = Fate{Kind: KindDrop}
-	// LoseAnswer: the write reaches the server, which applies or refuses it,
-	// but the answer is lost.
+	// LoseAnswer lets the write reach the server, which applies or refuses it, but loses the
+	// answer.
 	LoseAnswer = Fate{Kind: KindLoseAnswer}
-	// Hold: the write is kept until [Store.ReleaseHeld] or [HeldWrite.Release].
-	// Then its answer passes.
+	// Hold keeps the write until [Store.ReleaseHeld] or [HeldWrite.Release]. Its answer then
+	// passes.
 	Hold = Fate{Kind: KindHold}
-	// ByRates: [Store.Random] decides. A rule returns it for writes that do not
-	// matter to it. Without rates it is Pass.
+	// ByRates leaves the decision to [Store.Random]. A rule returns it for writes that do not
+	// matter to the rule. Without rates it is the same as Pass.
 	ByRates = Fate{Kind: KindByRates}
 )
 
-// Delay makes the write reach the server after d; then its answer passes. The
-// caller's forget drops the answer but does not stop the write, as in reality.
+// Delay makes the write reach the server after d, and then lets its answer pass. As in reality,
+// the caller's forget drops the answer but does not stop the write.
 func Delay(d time.Duration) Fate { return Fate{Kind: KindDelay, After: d} }
 
-// DelayAnswer makes the write reach the server immediately, and its answer
-// arrive after a delay of d.
+// DelayAnswer makes the write reach the server immediately, but delays its answer by d.
 func DelayAnswer(d time.Duration) Fate { return Fate{Kind: KindDelayAnswer, After: d} }
 
-// Refuse answers the write with err, which must not be nil, without sending it
-// to the server: for example with kvstore.ErrInFlight.
+// Refuse answers the write with err, for example kvstore.ErrInFlight, without sending it to the
+// server. err must not be nil.
 func Refuse(err error) Fate { return Fate{Kind: KindRefuse, Err: err} }
 
 // NotSent makes Send itself return err, which must not be nil. Nothing is sent.
 func NotSent(err error) Fate { return Fate{Kind: KindNotSent, Err: err} }
 
-// Silent returns the fate with the answer lost as well: Delay(d).Silent() is a
-// publish that times out but is still applied. It affects only delayed and held
-// writes: for all others the kind decides what happens to the answer.
+// Silent returns the same fate with the answer lost. For example, Delay(d).Silent() is a
+// publish that times out but is still applied. It affects only delayed and held writes, because
+// the other kinds already decide what happens to the answer.
 func (f Fate) Silent() Fate {
 	f.Mute = true
 	return f
 }
 
-// Rates are the probabilities, from 0 to 1, of the faults that [Store.Random]
-// injects. Those of writes exclude each other. Their sum must not exceed 1, and
-// the remaining writes pass.
+// Rates are the probabilities, from 0 to 1, of the faults that [Store.Random] injects. A write
+// suffers at most one of the faults for writes, so their sum must not exceed 1. The remaining
+// writes pass.
 type Rates struct {
 	Drop        float64
 	LoseAnswer  float64
@@ -86,21 +85,21 @@ type Rates struct {
 	Refuse      float64 // with kvstore.ErrInFlight
 	NotSent     float64 // with kvstore.ErrUnavailable
 
-	// MaxDelay limits the delays, which are distributed uniformly from 0. The
-	// default is one second.
+	// MaxDelay limits the delays, which are distributed uniformly from 0. The default is one
+	// second.
 	MaxDelay time.Duration
 
 	// DropEvent is the probability that a Put or Deleted event is lost.
 	DropEvent float64
 }
 
-// Counts counts each kind of fault. A fault counts when it takes effect: a lost
-// answer when there was one to lose, a delayed write when its time has come.
+// Counts counts the faults of each kind. A fault is counted when it takes effect: a lost answer
+// once there was an answer to lose, and a delayed write once the delay is over.
 type Counts struct {
-	Sends          int // all calls of Send
+	Sends          int // all calls to Send
 	Passed         int // without a fault
 	Dropped        int
-	AnswersLost    int // of [LoseAnswer], and of silent delayed and held writes
+	AnswersLost    int // by [LoseAnswer], and by silent delayed and held writes
 	Delayed        int
 	AnswersDelayed int
 	Refused        int
@@ -112,16 +111,15 @@ type Counts struct {
 	ReadsFailed    int // including those that hung
 }
 
-// Faults returns the sum of all faults. If it is 0, a test about faults has
-// tested nothing.
+// Faults returns the sum of all faults. If it is 0, a test of faults has tested nothing.
 func (c Counts) Faults() int {
 	return c.Dropped + c.AnswersLost + c.Delayed + c.AnswersDelayed + c.Refused + c.Held +
 		c.NotSent + c.EventsDropped + c.EventsForged + c.ReadsFailed
 }
 
-// Fate draws the fate of the n-th write. Every write has its own generator, so
-// neither other draws nor their order matter. A rule that needs to know its
-// write's fate returns this instead of [ByRates].
+// Fate draws the fate of the n-th write. Each write has its own generator, so neither other
+// draws nor their order affect it. A rule that needs to know its write's fate returns Fate's
+// result instead of [ByRates].
 func (r Rates) Fate(seed uint64, n int) Fate {
 	rnd := rand.New(rand.NewPCG(seed, uint64(n)))
 	p, d := rnd.Float64(), time.Duration(rnd.Float64()*float64(r.MaxDelay))

@@ -1,6 +1,6 @@
-// Package faults provides a fault injector that sits between a client and its store. It
-// loses, delays and refuses individual writes, answers and notifications, whereas a
-// testutil.Link sees only bytes.
+// Package faults provides a fault injector that sits between a client and its store. It loses,
+// delays and refuses individual writes, answers and notifications, whereas a testutil.Link sees
+// only bytes.
 package faults
 
 import (
@@ -12,27 +12,26 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 )
 
-// Store is a [kvstore.KV] that passes everything on to another one, except for
-// the faults that a test injects.
+// Store is a [kvstore.KV] that passes everything on to another one, except for the faults that
+// a test injects.
 //
 //	f := faults.New(store, seed)
 //	f.OnSend(func(n int, w kvstore.Write) faults.Fate { ... })
 //
 // [WrapStore] makes a client use it.
 //
-// Without rules and rates nothing goes wrong. All methods are safe for
-// concurrent use. A rule runs on the goroutine of the call that it judges,
-// possibly several at a time, and must not call the Store's own Send, Get,
-// List, State or Close.
+// Without rules and rates nothing goes wrong. All methods are safe for concurrent use. A rule
+// runs on the goroutine of the call that it judges, possibly several at a time, and must not
+// call the Store's own Send, Get, List, State or Close.
 //
-// Delays are timers, so they cost nothing in a testutil.Bubble. Create and use
-// a Store either inside a bubble or outside.
+// Delays are timers, so they cost nothing in a testutil.Bubble. Create and use a Store entirely
+// inside a bubble or entirely outside.
 type Store struct {
 	wrapped // methods that are not overridden pass through
 	seed    uint64
 
 	mu        sync.Mutex
-	outage    error // error of all requests, during an outage
+	outage    error // the error of all requests during an outage
 	onSend    func(n int, w kvstore.Write) Fate
 	drop      func(kvstore.Event) bool
 	reads     func(op ReadOp, what string) error
@@ -52,10 +51,9 @@ type Store struct {
 // wrapped is the store to which a [Store] passes calls on.
 type wrapped = kvstore.KV
 
-// New wraps kv. The seed determines what [Store.Random] does: the n-th write
-// meets the same fate whenever the seed and the rates are the same. Which write
-// is the n-th depends on the order of the goroutines. Print the seed when a
-// test fails.
+// New wraps kv. The seed determines what [Store.Random] does: given the same seed and rates,
+// the n-th write always meets the same fate. Which write is the n-th depends on the order of
+// the goroutines. Print the seed when a test fails.
 func New(kv kvstore.KV, seed uint64) *Store {
 	return &Store{
 		wrapped:   kv,
@@ -74,17 +72,16 @@ func (f *Store) Counts() Counts {
 	return f.counts
 }
 
-// OnSend sets the rule that decides the fate of each write from now on; nil
-// removes it. n counts the calls of Send from 1. Without a rule the rates
-// decide.
+// OnSend sets the rule that decides the fate of each write from now on. A nil rule removes it.
+// n counts the calls to Send from 1. Without a rule, the rates decide.
 func (f *Store) OnSend(rule func(n int, w kvstore.Write) Fate) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.onSend = rule
 }
 
-// Random injects faults at random from now on; the zero Rates stops it. It
-// panics if the rates of the writes add up to more than 1.
+// Random injects faults at random from now on, until it is called with the zero Rates. It
+// panics if the rates for writes add up to more than 1.
 func (f *Store) Random(r Rates) {
 	const rounding = 1e-9
 	if sum := r.Drop + r.LoseAnswer + r.Delay + r.DelayAnswer + r.Refuse + r.NotSent; sum > 1+rounding {
@@ -98,17 +95,17 @@ func (f *Store) Random(r Rates) {
 	f.rates = r
 }
 
-// DropEvents sets the rule that decides which events are lost from now on; nil
-// removes it. The rule is called for every watch that would get the event,
-// including Expired and Recheck events, which a real network cannot lose.
+// DropEvents sets the rule that decides which events are lost from now on. A nil rule removes
+// it. The rule is called for every watch that would get the event. That includes Expired and
+// Recheck events, which a real network cannot lose.
 func (f *Store) DropEvents(rule func(kvstore.Event) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.drop = rule
 }
 
-// DropAllEvents starts or stops losing all notifications, that is Put and
-// Deleted events. It replaces the rule of [Store.DropEvents].
+// DropAllEvents starts or stops losing all notifications, which are the Put and Deleted events.
+// It replaces the rule of [Store.DropEvents].
 func (f *Store) DropAllEvents(on bool) {
 	if !on {
 		f.DropEvents(nil)
@@ -121,10 +118,9 @@ func isNotification(ev kvstore.Event) bool {
 	return ev.Kind == kvstore.Put || ev.Kind == kvstore.Deleted
 }
 
-// Forge delivers ev to all watches whose pattern matches ev.Record.Key, and a
-// Recheck event to all watches, as any user could who may publish to the
-// notification subject. It calls them one after another and returns their
-// number. No rule applies to forged events.
+// Forge delivers ev to all watches whose pattern matches ev.Record.Key, or to all watches if ev
+// is a Recheck event, as any user who may publish to the notification subject could. It calls
+// the watches one after another and returns their number. No rule applies to forged events.
 func (f *Store) Forge(ev kvstore.Event) int {
 	var to []*faultWatch
 	f.mu.Lock()
@@ -160,7 +156,7 @@ func (f *Store) Send(w kvstore.Write, done func(kvstore.Answer)) (forget func(),
 		return nil, err
 	}
 	n, rule, rates := f.sends, f.onSend, f.rates
-	f.running.Add(1) // under mu, and so before Close waits
+	f.running.Add(1) // under mu, and therefore before Close waits
 	f.mu.Unlock()
 	defer f.running.Done()
 
@@ -201,8 +197,7 @@ func (f *Store) Send(w kvstore.Write, done func(kvstore.Answer)) (forget func(),
 				return
 			}
 			f.count(&f.counts.Delayed)
-			// After an error the write never arrived. No caller waits for it
-			// any more.
+			// After an error the write never arrived, and no caller waits for it any more.
 			_, _ = f.wrapped.Send(copyOf(w), a.giveUnless(fate.Mute))
 		})
 	case KindHold:
@@ -218,14 +213,13 @@ func (f *Store) Send(w kvstore.Write, done func(kvstore.Answer)) (forget func(),
 	return a.forget, nil
 }
 
-// copyOf protects a write that is sent later from a caller that reuses its
-// value.
+// copyOf protects a write that is sent later from a caller that reuses its value.
 func copyOf(w kvstore.Write) kvstore.Write {
 	w.Value = append([]byte(nil), w.Value...)
 	return w
 }
 
-// answer passes one write's answer to its caller, unless forgotten.
+// answer passes a write's answer to its caller, unless the caller has forgotten the write.
 type answer struct {
 	f    *Store
 	done func(kvstore.Answer)
@@ -234,7 +228,7 @@ type answer struct {
 	forgotten bool // or given
 }
 
-// send sends the write now. The returned forget also tells the wrapped store.
+// send sends the write now. The returned forget tells the wrapped store as well.
 func (a *answer) send(w kvstore.Write, done func(kvstore.Answer)) (func(), error) {
 	inner, err := a.f.wrapped.Send(w, done)
 	if err != nil {
@@ -273,14 +267,14 @@ func (a *answer) giveUnless(mute bool) func(kvstore.Answer) {
 	return a.give
 }
 
-// count adds one to a field of f.counts.
+// count increments a field of f.counts.
 func (f *Store) count(field *int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	*field++
 }
 
-// call runs fn unless f is closed; Close waits for it.
+// call runs fn unless f is closed. Close waits for it.
 func (f *Store) call(fn func()) {
 	f.mu.Lock()
 	if f.closed {
@@ -293,7 +287,7 @@ func (f *Store) call(fn func()) {
 	fn()
 }
 
-// after runs fn after d on its own goroutine, unless f is closed by then.
+// after runs fn on its own goroutine after d, unless f is closed by then.
 func (f *Store) after(d time.Duration, fn func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -310,10 +304,9 @@ func (f *Store) after(d time.Duration, fn func()) {
 	f.timers[timer] = struct{}{}
 }
 
-// Close stops all timers, drops delayed and held writes, ends hanging reads,
-// waits for callbacks in progress and closes the wrapped store. Afterwards
-// nothing fires. Do not call it from a callback or a rule. Closing again does
-// nothing.
+// Close stops all timers, drops delayed and held writes, ends hanging reads, waits for
+// callbacks in progress and closes the wrapped store. Afterwards nothing fires. Do not call it
+// from a callback or a rule. Closing a closed Store does nothing.
 func (f *Store) Close() {
 	f.mu.Lock()
 	if f.closed {
@@ -332,8 +325,8 @@ func (f *Store) Close() {
 	f.wrapped.Close()
 }
 
-// matches reports whether a NATS subject matches a pattern: "*" stands for one
-// token, ">" at the end for one or more.
+// matches reports whether a NATS subject matches a pattern, in which "*" stands for one token,
+// and ">" at the end for one or more.
 func matches(pattern, subject string) bool {
 	want, have := strings.Split(pattern, "."), strings.Split(subject, ".")
 	for i, tok := range want {

@@ -4,7 +4,7 @@ import "github.com/natslock/locks/internal/kvstore"
 
 // HeldWrite is a write that met the fate [Hold].
 type HeldWrite struct {
-	// N is its number, as in the rule that held it.
+	// N is the write's number, as passed to the rule that held it.
 	N int
 	// Write is the write itself.
 	Write kvstore.Write
@@ -13,9 +13,9 @@ type HeldWrite struct {
 	done func(kvstore.Answer)
 }
 
-// Release sends the write to the server now and reports whether it did. It
-// returns false if the write was released or dropped before, or if the store is
-// closed or refused to send it.
+// Release sends the write to the server now and reports whether it did. It returns false if the
+// write was already released or dropped, if the store is closed, or if the store refused to
+// send it.
 func (h *HeldWrite) Release() bool {
 	if !h.take() {
 		return false
@@ -29,11 +29,10 @@ func (h *HeldWrite) Release() bool {
 	return sent
 }
 
-// Drop drops the write: it never reaches the server.
+// Drop drops the write, so that it never reaches the server.
 func (h *HeldWrite) Drop() { h.take() }
 
-// take removes the write from the held ones, and reports whether it was among
-// them.
+// take removes the write from the held ones, and reports whether it was among them.
 func (h *HeldWrite) take() bool {
 	h.f.mu.Lock()
 	defer h.f.mu.Unlock()
@@ -53,8 +52,8 @@ func (f *Store) Held() []*HeldWrite {
 	return append([]*HeldWrite(nil), f.held...)
 }
 
-// ReleaseHeld sends all held writes to the server, in the order in which they
-// were held, and returns how many it sent.
+// ReleaseHeld sends all held writes to the server, in the order in which they were held, and
+// returns how many it sent.
 func (f *Store) ReleaseHeld() int {
 	n := 0
 	for _, h := range f.Held() {

@@ -8,10 +8,11 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 )
 
-// Fail starts an outage, or ends it if err is nil. In an outage all requests fail with err,
-// which another call can change. No notification arrives, and a delayed write whose time
-// comes is lost. Like a connection, the Store reports the start and the end to the
-// functions of OnConnection, and the end to the watches, which may have missed events.
+// Fail starts an outage, or ends it if err is nil. During an outage all requests fail with err,
+// which another call can change. No notification arrives, and a delayed write whose delay ends
+// is lost. Like a connection, the Store reports the start and the end of the outage to the
+// functions registered with OnConnection. It reports the end to the watches as well, because
+// they may have missed events.
 func (f *Store) Fail(err error) {
 	f.mu.Lock()
 	was := f.outage
@@ -45,8 +46,8 @@ func (f *Store) failure() error {
 	return f.outage
 }
 
-// Denied returns an outage's error if that is a missing permission. Otherwise the wrapped
-// store answers.
+// Denied returns the outage's error if it is a missing permission. Otherwise the wrapped store
+// answers.
 func (f *Store) Denied(key string) error {
 	if err := f.failure(); errors.Is(err, kvstore.ErrPermission) {
 		return err
@@ -54,7 +55,7 @@ func (f *Store) Denied(key string) error {
 	return f.wrapped.Denied(key)
 }
 
-// Healthy returns an outage's error. Otherwise the wrapped store answers.
+// Healthy returns the outage's error. Without an outage the wrapped store answers.
 func (f *Store) Healthy() error {
 	if err := f.failure(); err != nil {
 		return err

@@ -20,28 +20,28 @@ const (
 	ReadVerify ReadOp = "Verify"
 )
 
-// errHang is a separate type, so that nothing else equals Hang.
+// errHang is a type of its own so that no other error equals Hang.
 type errHang struct{}
 
 func (errHang) Error() string { return "no answer until the context is done" }
 
-// Hang, returned by a rule of [Store.FailReads], makes the read wait until its context
-// is done. The read then fails with an error that matches both kvstore.ErrUnavailable
-// and the context's error.
+// Hang, when returned by a rule of [Store.FailReads], makes the read wait until its context is
+// done. The read then fails with an error that matches both kvstore.ErrUnavailable and the
+// context's error.
 var Hang error = errHang{}
 
-// FailReads sets the rule that decides which reads fail from now on. A nil rule removes
-// it. asked is the key or the pattern of the read, and empty for Verify. For a list it
-// is only the pattern, even with [kvstore.Beside]. If the rule returns an error, the
-// read returns it without asking the store. With nil the read passes, and with [Hang] it
-// gets no answer.
+// FailReads sets the rule that decides which reads fail from now on. A nil rule removes it.
+// asked is the key or pattern that is read, and empty for Verify. For a list it is only the
+// pattern, even with [kvstore.Beside]. If the rule returns an error, the read returns that
+// error without asking the store. If the rule returns nil the read passes, and if it returns
+// [Hang] the read gets no answer.
 func (f *Store) FailReads(rule func(op ReadOp, asked string) error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.reads = rule
 }
 
-// read returns the error of a read, if it fails because of an outage or the rule.
+// read returns an error if an outage or the rule makes the read fail.
 func (f *Store) read(ctx context.Context, op ReadOp, what string) error {
 	f.mu.Lock()
 	rule, err := f.reads, f.outage
@@ -64,7 +64,7 @@ func (f *Store) read(ctx context.Context, op ReadOp, what string) error {
 	}
 }
 
-// Get calls the wrapped store, or fails by the rule of [Store.FailReads].
+// Get calls the wrapped store, unless the rule of [Store.FailReads] makes it fail.
 func (f *Store) Get(ctx context.Context, key string, min uint64) (kvstore.Record, error) {
 	if err := f.read(ctx, ReadGet, key); err != nil {
 		return kvstore.Record{}, err
@@ -72,7 +72,7 @@ func (f *Store) Get(ctx context.Context, key string, min uint64) (kvstore.Record
 	return f.wrapped.Get(ctx, key, min)
 }
 
-// List calls the wrapped store, or fails by the rule of [Store.FailReads].
+// List calls the wrapped store, unless the rule of [Store.FailReads] makes it fail.
 func (f *Store) List(ctx context.Context, pattern string, min uint64, opts ...kvstore.ListOption) (kvstore.Listing, error) {
 	if err := f.read(ctx, ReadList, pattern); err != nil {
 		return kvstore.Listing{}, err
@@ -80,7 +80,7 @@ func (f *Store) List(ctx context.Context, pattern string, min uint64, opts ...kv
 	return f.wrapped.List(ctx, pattern, min, opts...)
 }
 
-// State calls the wrapped store, or fails by the rule of [Store.FailReads].
+// State calls the wrapped store, unless the rule of [Store.FailReads] makes it fail.
 func (f *Store) State(ctx context.Context, pattern string) (kvstore.State, error) {
 	if err := f.read(ctx, ReadState, pattern); err != nil {
 		return kvstore.State{}, err
@@ -88,7 +88,7 @@ func (f *Store) State(ctx context.Context, pattern string) (kvstore.State, error
 	return f.wrapped.State(ctx, pattern)
 }
 
-// Verify calls the wrapped store, or fails by the rule of [Store.FailReads].
+// Verify calls the wrapped store, unless the rule of [Store.FailReads] makes it fail.
 func (f *Store) Verify(ctx context.Context) error {
 	if err := f.read(ctx, ReadVerify, ""); err != nil {
 		return err
@@ -96,8 +96,8 @@ func (f *Store) Verify(ctx context.Context) error {
 	return f.wrapped.Verify(ctx)
 }
 
-// Watch watches the wrapped store. Events may be lost by the rule of [Store.DropEvents]
-// or by the rates, and may come from [Store.Forge].
+// Watch watches the wrapped store. The rule of [Store.DropEvents] or the rates may lose events,
+// and [Store.Forge] may add some.
 func (f *Store) Watch(pattern string, deliver func(kvstore.Event)) (kvstore.Watch, error) {
 	w := &faultWatch{f: f, pattern: pattern, to: deliver}
 	f.mu.Lock()
@@ -128,10 +128,10 @@ func (f *Store) drops(ev kvstore.Event) bool {
 	f.events++
 	n := f.events
 	f.mu.Unlock()
-	lost := out && ev.Kind != kvstore.Expired // which comes from the client's own clock
+	lost := out && ev.Kind != kvstore.Expired // Expired events come from the client's own clock
 	lost = lost || rule != nil && rule(ev)
 	if !lost && rate > 0 && isNotification(ev) {
-		// A random stream independent of that of the writes.
+		// This random stream is independent of the one for writes.
 		lost = rand.New(rand.NewPCG(f.seed, ^n)).Float64() < rate
 	}
 	if lost {

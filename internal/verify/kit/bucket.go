@@ -23,15 +23,14 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// Faulty creates a client whose store is behind a fault injector. The client is closed
-// when the test ends, without waiting for the release of locks that the test still
-// holds.
+// Faulty creates a client whose store is behind a fault injector. The client is closed when the
+// test ends, without waiting for the release of locks that the test still holds.
 func Faulty(t testing.TB, nc *nats.Conn, seed uint64, opts ...natslock.Option) (*natslock.Client, *faults.Store) {
 	t.Helper()
 	return FaultyOver(t, nc, seed, func(kv kvstore.KV) kvstore.KV { return kv }, opts...)
 }
 
-// FaultyOver is [Faulty] with a layer between the faults and the store.
+// FaultyOver is [Faulty] with another layer between the fault injector and the store.
 func FaultyOver(t testing.TB, nc *nats.Conn, seed uint64, under func(kvstore.KV) kvstore.KV, opts ...natslock.Option) (*natslock.Client, *faults.Store) {
 	t.Helper()
 	var f *faults.Store
@@ -42,7 +41,7 @@ func FaultyOver(t testing.TB, nc *nats.Conn, seed uint64, under func(kvstore.KV)
 	return NewClient(t, nc, opts...), f
 }
 
-// FaultyInMemory is [Faulty] on a bucket in memory.
+// FaultyInMemory is [Faulty] on an in-memory bucket.
 func FaultyInMemory(t testing.TB, m *kvstore.Memory, seed uint64, opts ...natslock.Option) (*natslock.Client, *faults.Store) {
 	t.Helper()
 	f := faults.New(m.Open(), seed)
@@ -54,16 +53,17 @@ func FaultyInMemory(t testing.TB, m *kvstore.Memory, seed uint64, opts ...natslo
 
 var inside = bridge.Natslock[*natslock.Client, *natslock.Lock, natslock.Option, natslock.LockOption, *natslock.Holder]()
 
-// ValidUntil returns the end of the validity of a lock, even if it has passed.
+// ValidUntil returns the end of a lock's validity, even if it has passed.
 func ValidUntil(l *natslock.Lock) time.Time { return time.Now().Add(inside.Left(l)) }
 
-// Drop does what the garbage collector does with an unreachable handle. In a bubble the
+// Drop does what the garbage collector does with an unreachable handle, because in a bubble the
 // collector cannot.
 func Drop(l *natslock.Lock) { inside.Drop(l) }
 
-// Keep keeps a handle until the test ends, because the lock of a dropped handle is not
-// renewed. Then Keep drops it: the testing package keeps the functions of Cleanup, and a
-// handle in one of them would keep its client and its whole bubble in memory.
+// Keep keeps a handle reachable until the test ends, because the lock of a dropped handle is
+// not renewed. Then it lets go of the handle. The testing package retains Cleanup functions,
+// and one that still referred to the handle would keep its client and the whole bubble in
+// memory.
 func Keep[T any](t testing.TB, handle *T) {
 	t.Cleanup(func() {
 		runtime.KeepAlive(handle)
@@ -71,7 +71,7 @@ func Keep[T any](t testing.TB, handle *T) {
 	})
 }
 
-// OpenStore opens the bucket alongside the clients, to act like other programs.
+// OpenStore opens the bucket separately from the clients, to act as another program would.
 func OpenStore(t testing.TB, nc *nats.Conn) *kvstore.Store {
 	t.Helper()
 	store, err := kvstore.Open(context.Background(), JetStream(t, nc), kvstore.Config{NoCreate: true})
@@ -80,13 +80,13 @@ func OpenStore(t testing.TB, nc *nats.Conn) *kvstore.Store {
 	return store
 }
 
-// KeysLeft lists the keys of the bucket that have a live record.
+// KeysLeft lists the bucket's keys that have a live record.
 func KeysLeft(t testing.TB, nc *nats.Conn) []string {
 	t.Helper()
 	return live(t, OpenStore(t, nc))
 }
 
-// KeysLeftInMemory is [KeysLeft] for a bucket in memory.
+// KeysLeftInMemory is [KeysLeft] for an in-memory bucket.
 func KeysLeftInMemory(t testing.TB, m *kvstore.Memory) []string {
 	t.Helper()
 	store := m.Open()
@@ -99,15 +99,15 @@ func live(t testing.TB, store kvstore.KV) (keys []string) {
 	l, err := store.List(context.Background(), ">", 0)
 	require.NoError(t, err)
 	for _, r := range l.Records {
-		if r.Remaining(time.Now()) != 0 { // otherwise it is overdue: its server has forgotten it
+		if r.Remaining(time.Now()) != 0 { // otherwise it is overdue, and its server has forgotten it
 			keys = append(keys, r.Key)
 		}
 	}
 	return keys
 }
 
-// Stage names the purpose of a write in the life of a lock: "lock take", "lock renew",
-// "lock delete", "lock break", and so on for keys other than "lock".
+// Stage names the purpose of a write in the life of a lock: "lock take", "lock renew", "lock
+// delete", "lock break", and so on for keys other than "lock".
 func Stage(w kvstore.Write) string {
 	var body struct {
 		Status  record.Status `msgpack:"s"`
@@ -128,12 +128,12 @@ func Stage(w kvstore.Write) string {
 	return kind + " take"
 }
 
-// At returns a rule for [faults.Store.OnSend] that gives the writes of a stage a fate.
+// At returns a rule for [faults.Store.OnSend] that gives every write of a stage the same fate.
 func At(stage string, fate faults.Fate) func(int, kvstore.Write) faults.Fate {
 	return Between(stage, 1, math.MaxInt, fate)
 }
 
-// Between is [At] for the writes of a stage from first to last, counted from 1.
+// Between is [At] limited to the stage's writes from first to last, counted from 1.
 func Between(stage string, first, last int, fate faults.Fate) func(int, kvstore.Write) faults.Fate {
 	var n atomic.Int64
 	return func(_ int, w kvstore.Write) faults.Fate {
@@ -146,7 +146,7 @@ func Between(stage string, first, last int, fate faults.Fate) func(int, kvstore.
 	}
 }
 
-// Fates are the fates that leave the outcome of a write open, or reveal it too late.
+// Fates lists the fates that leave a write's outcome open, or reveal it too late.
 var Fates = []struct {
 	Name string
 	Fate faults.Fate
@@ -171,8 +171,8 @@ func DeleteBucket(t testing.TB, nc *nats.Conn) {
 	require.NoError(t, JetStream(t, nc).DeleteStream(context.Background(), "KV_natslock"))
 }
 
-// RemakeBucket deletes the bucket and re-creates it with the first sequence first, or if
-// that is 0 with the library's own.
+// RemakeBucket deletes the bucket and re-creates it. The new first sequence is first, or the
+// one that the library chooses if first is 0.
 func RemakeBucket(t testing.TB, nc *nats.Conn, first uint64) uint64 {
 	t.Helper()
 	DeleteBucket(t, nc)
@@ -191,14 +191,14 @@ func RemakeBucket(t testing.TB, nc *nats.Conn, first uint64) uint64 {
 	return cfg.FirstSeq
 }
 
-// storeNotGone reports whether a server could not create a stream because it is still
-// removing the files of the earlier stream of that name.
+// storeNotGone reports whether a server could not create a stream because it is still removing
+// the files of an earlier stream with the same name.
 func storeNotGone(err error) bool {
 	refused, ok := errors.AsType[*jetstream.APIError](err)
 	return ok && refused.ErrorCode == 10049
 }
 
-// WithStatus returns a record's value with another status, for forged records.
+// WithStatus returns a record's value with a different status, for forging records.
 func WithStatus(value []byte, status int) []byte {
 	body := map[string]any{}
 	if msgpack.Unmarshal(value, &body) != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// Member is a client on its own connection, with a link to disturb.
+// Member is a client on its own connection, with a link that a test can disturb.
 type Member struct {
 	*natslock.Client
 	NC     *nats.Conn
@@ -24,7 +24,7 @@ type Member struct {
 	Events *Observer
 }
 
-// Join creates a member, which is closed when the test ends.
+// Join creates a member. The member is closed when the test ends.
 func Join(t testing.TB, s *testutil.Server, opts ...natslock.Option) *Member {
 	t.Helper()
 	m := &Member{Events: NewObserver()}
@@ -33,8 +33,8 @@ func Join(t testing.TB, s *testutil.Server, opts ...natslock.Option) *Member {
 	return m
 }
 
-// JoinInMemory is [Join] for a bucket in memory: instead of a connection the member has a
-// line to it.
+// JoinInMemory is [Join] for an in-memory bucket. The member has a line to the bucket instead
+// of a connection.
 func JoinInMemory(t testing.TB, bucket *kvstore.Memory, opts ...natslock.Option) (*Member, *Line) {
 	t.Helper()
 	m, line := &Member{Events: NewObserver()}, NewLine(bucket)
@@ -45,8 +45,8 @@ func JoinInMemory(t testing.TB, bucket *kvstore.Memory, opts ...natslock.Option)
 	return m, line
 }
 
-// Crowd returns n members, so that each waits at its own place: goroutines of one client
-// may share one.
+// Crowd returns n members, so that each waits at its own place. Goroutines of a single client
+// might share a place.
 func Crowd(t testing.TB, s *testutil.Server, n int, opts ...natslock.Option) []*Member {
 	t.Helper()
 	members := make([]*Member, n)
@@ -56,7 +56,7 @@ func Crowd(t testing.TB, s *testutil.Server, n int, opts ...natslock.Option) []*
 	return members
 }
 
-// JoinFaulty is [Join] with faults between the client and its bucket.
+// JoinFaulty is [Join] with a fault injector between the client and its bucket.
 func JoinFaulty(t testing.TB, s *testutil.Server, opts ...natslock.Option) (m *Member, f *faults.Store) {
 	t.Helper()
 	m = &Member{Events: NewObserver()}
@@ -68,7 +68,7 @@ func JoinFaulty(t testing.TB, s *testutil.Server, opts ...natslock.Option) (m *M
 // Waiting is an acquire in progress.
 type Waiting = Call[*natslock.Lock]
 
-// Await starts to wait for a lock, and returns once it is queued.
+// Await starts to wait for a lock, and returns once the wait is queued.
 func (m *Member) Await(t testing.TB, name string, opts ...natslock.LockOption) *Waiting {
 	t.Helper()
 	mark := m.Events.Len()
@@ -82,8 +82,8 @@ func (m *Member) Begin(t testing.TB, name string, opts ...natslock.LockOption) *
 	return Begin(t, func(ctx context.Context) (*natslock.Lock, error) { return m.Lock(ctx, name, opts...) })
 }
 
-// Settle starts to wait for lock l, and returns once the client has nothing more to do
-// about it.
+// Settle starts to wait for the lock named l, and returns once the client has nothing left to
+// do about it.
 func (m *Member) Settle(t *testing.T, opts ...natslock.LockOption) *Waiting {
 	t.Helper()
 	w := m.Begin(t, "l", opts...)
@@ -91,27 +91,27 @@ func (m *Member) Settle(t *testing.T, opts ...natslock.LockOption) *Waiting {
 	return w
 }
 
-// As connects as a user with password p, and keeps nats.go from printing the server's
-// refusals.
+// As returns options that connect as a user with password p, and that keep nats.go from
+// printing the server's refusals.
 func As(user string) []nats.Option {
 	return []nats.Option{nats.UserInfo(user, "p"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})}
 }
 
-// QuietHolder takes l and then writes nothing to it, so that every write to its key comes
-// from another client.
+// QuietHolder takes the lock named l and then writes nothing, so that every later write to its
+// key comes from another client.
 func QuietHolder(t *testing.T, s *testutil.Server) *natslock.Lock {
 	t.Helper()
 	return Must(t, Join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})).Lock, "l", natslock.TTL(time.Hour), natslock.NoRenew())
 }
 
-// JoinOver is [JoinFaulty] on a store that over makes of the client's store.
+// JoinOver is [JoinFaulty] with the client's store wrapped by over.
 func JoinOver(t *testing.T, s *testutil.Server, over func(kvstore.KV) kvstore.KV) (m *Member, f *faults.Store) {
 	m = &Member{Events: NewObserver(), NC: s.Connect()}
 	m.Client, f = FaultyOver(t, m.NC, 1, over, m.Events.Option())
 	return m, f
 }
 
-// Reconnect breaks the connection, and returns once it is back.
+// Reconnect breaks the connection, and returns once the client has reconnected.
 func (m *Member) Reconnect(t testing.TB) {
 	t.Helper()
 	before := m.NC.Stats().Reconnects

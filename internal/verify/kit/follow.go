@@ -10,14 +10,14 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// Follower receives the events of a Watch one by one, without renewals.
+// Follower receives the events of a Watch one at a time, except renewals.
 type Follower struct {
 	t      *testing.T
 	Events chan admin.Event
 	Ended  chan error
 }
 
-// Follow starts a watch, and returns once it is watching.
+// Follow starts a watch, and returns once it is running.
 func Follow(t *testing.T, m *Member, pattern string) *Follower {
 	f := &Follower{t: t, Events: make(chan admin.Event, 1000), Ended: make(chan error, 1)}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -38,7 +38,7 @@ func Follow(t *testing.T, m *Member, pattern string) *Follower {
 	return f
 }
 
-// Next waits for the next event, which must have the type typ.
+// Next waits for the next event, which must be of type typ.
 func (f *Follower) Next(typ admin.EventType) admin.Event {
 	f.t.Helper()
 	ev := Receive(f.t, f.Events, typ.String())

@@ -13,16 +13,17 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// ForgetTTLs makes a stopped server forget the TTLs of all records that it has stored
-// in files. After a restart it serves those records forever, even those that have
-// expired meanwhile. Real servers reach that state if they are killed soon after a
-// start: nats-server 2.15 then logs "TTL state is outdated", and finds only some of
-// the TTLs. The server keeps the TTLs of later writes as usual.
+// ForgetTTLs makes a stopped server forget the TTLs of all records that it has stored in files.
+// After a restart it serves those records forever, including those that have expired in the
+// meantime. Real servers get into that state when they are killed soon after starting:
+// nats-server 2.15 then logs "TTL state is outdated", and finds only some of the TTLs. The TTLs
+// of later writes are kept as usual.
 func ForgetTTLs(t testing.TB, s *testutil.Server) {
 	t.Helper()
 	require.False(t, s.Running(), "the server runs")
-	// The state is a version, the number of entries, the sequence that it covers, and
-	// the entries: here none, up to the largest possible sequence.
+	// The state consists of a version, the number of entries, the sequence that it covers, and
+	// the entries. Here it has no entries, and covers everything up to the largest possible
+	// sequence.
 	state := binary.LittleEndian.AppendUint64([]byte{1}, 0)
 	state = binary.LittleEndian.AppendUint64(state, math.MaxUint64)
 	found := 0
@@ -37,7 +38,7 @@ func ForgetTTLs(t testing.TB, s *testutil.Server) {
 	require.NotZero(t, found, "no stream in files has a record with a TTL")
 }
 
-// RestartWithoutTTLs restarts a server, which forgets the TTLs of all stored records.
+// RestartWithoutTTLs restarts a server and makes it forget the TTLs of all stored records.
 func RestartWithoutTTLs(t testing.TB, s *testutil.Server) {
 	t.Helper()
 	s.Stop()

@@ -1,4 +1,4 @@
-// Package kit has test helpers that several packages use.
+// Package kit has test helpers that several packages share.
 package kit
 
 import (
@@ -19,8 +19,8 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// Patience limits each wait for an event. It is far longer than any event takes, so that a
-// failing test says so instead of hanging.
+// Patience limits each wait for an event. It is far longer than any event takes, and makes a
+// failing test report what it was waiting for instead of hanging.
 const Patience = time.Minute
 
 // Receive waits for a value from ch, or for ch to be closed.
@@ -29,7 +29,7 @@ func Receive[T any](t testing.TB, ch <-chan T, what string) T {
 	return ReceiveIn(t, Patience, ch, what)
 }
 
-// ReceiveIn is [Receive] with another limit.
+// ReceiveIn is [Receive] with a different limit.
 func ReceiveIn[T any](t testing.TB, d time.Duration, ch <-chan T, what string) T {
 	t.Helper()
 	timer := time.NewTimer(d)
@@ -53,8 +53,8 @@ func Eventually(t testing.TB, what string, cond func() bool) {
 	}
 }
 
-// Quickly runs fn and fails the test if fn takes longer than limit, as if it waited for a
-// timeout.
+// Quickly runs fn, and fails the test if fn takes longer than limit, as it would if it waited
+// for a timeout.
 func Quickly(t testing.TB, limit time.Duration, what string, fn func() error) error {
 	t.Helper()
 	begun := time.Now()
@@ -67,16 +67,16 @@ func Quickly(t testing.TB, limit time.Duration, what string, fn func() error) er
 
 // Call is a call in progress on its own goroutine.
 type Call[T any] struct {
-	Done   chan struct{} // closed when the call has returned
+	Done   chan struct{} // closed once the call has returned
 	Cancel context.CancelCauseFunc
 
-	// The following fields are set once the call has returned.
+	// The fields below are set once the call has returned.
 	Value T
 	Err   error
 	At    time.Time
 }
 
-// Begin starts a call, whose context outlives the test.
+// Begin starts a call whose context outlives the test.
 func Begin[T any](t testing.TB, fn func(ctx context.Context) (T, error)) *Call[T] {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(t.Context()))
 	c := &Call[T]{Done: make(chan struct{}), Cancel: cancel}
@@ -122,8 +122,8 @@ func Bounded(t testing.TB) context.Context {
 	return ctx
 }
 
-// NewClient creates a client that is closed when the test ends, without waiting for the
-// release of locks that the test still holds.
+// NewClient creates a client that is closed when the test ends, without waiting for the release
+// of locks that the test still holds.
 func NewClient(t testing.TB, nc *nats.Conn, opts ...natslock.Option) *natslock.Client {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), Patience)
@@ -144,7 +144,7 @@ func CloseNow(c *natslock.Client) error {
 // Taking is a way to take a lock by its name.
 type Taking = func(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error)
 
-// Must takes a lock, which outlives its context, and keeps its handle until the test ends.
+// Must takes a lock that outlives its context, and keeps its handle until the test ends.
 func Must(t testing.TB, take Taking, name string, opts ...natslock.LockOption) *natslock.Lock {
 	t.Helper()
 	l, err := take(Bounded(t), name, append([]natslock.LockOption{natslock.Detached()}, opts...)...)
@@ -161,7 +161,7 @@ func Unlock(t testing.TB, locks ...*natslock.Lock) {
 	}
 }
 
-// JetStream returns the JetStream of a connection.
+// JetStream returns a connection's JetStream context.
 func JetStream(t testing.TB, nc *nats.Conn) jetstream.JetStream {
 	t.Helper()
 	js, err := jetstream.New(nc)
@@ -169,7 +169,7 @@ func JetStream(t testing.TB, nc *nats.Conn) jetstream.JetStream {
 	return js
 }
 
-// Log collects text, and can be read while it is written.
+// Log collects text, and can be read while it is being written.
 type Log struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -192,7 +192,7 @@ func (l *Log) Option() natslock.Option {
 	return natslock.WithLogger(slog.New(slog.NewTextHandler(l, nil)))
 }
 
-// Reset forgets what has been written.
+// Reset discards what has been written.
 func (l *Log) Reset() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -204,9 +204,9 @@ var (
 	taken   = map[int]bool{}
 )
 
-// FreePort returns a port on which no program listens, and never the same one twice. It is
-// below the range that the operating system uses for outgoing connections, so that none of
-// them takes it by chance while a server restarts.
+// FreePort returns a port on which no program listens, and never returns the same port twice.
+// The port is below the range that the operating system uses for outgoing connections, so no
+// such connection can happen to occupy it while a server restarts.
 func FreePort(t testing.TB) int {
 	t.Helper()
 	takenMu.Lock()

@@ -8,14 +8,14 @@ import (
 	"go.uber.org/goleak"
 )
 
-// LeakCheck runs the tests of a package and fails if goroutines are left at the end, after
-// waiting briefly for them. TestMain should consist only of this call:
+// LeakCheck runs a package's tests, waits briefly, and fails if goroutines are left. TestMain
+// should consist only of this call:
 //
 //	func TestMain(m *testing.M) { kit.LeakCheck(m) }
 //
-// It ignores two goroutines of a file store of nats-server, and no other goroutine of a
-// server. A clustered server that shuts down while it opens a store can leave it open. This
-// happened with 2.15.2 on a busy machine, in one of three runs.
+// It ignores two goroutines of nats-server's file store, but no other server goroutine. A
+// clustered server that shuts down while it is opening a store can leave the store open. With
+// 2.15.2 on a busy machine that happened in one of three runs.
 func LeakCheck(m *testing.M) {
 	const server = "github.com/nats-io/nats-server/v2/server"
 	goleak.VerifyTestMain(m,
@@ -24,8 +24,8 @@ func LeakCheck(m *testing.M) {
 }
 
 // Goroutines counts the goroutines, except the caller's, whose stack contains substring, such
-// as the name of a package or a function. In a bubble it counts only those of the bubble,
-// because the leftovers of earlier tests may end at any time. It briefly stops the world.
+// as the name of a package or function. In a bubble it counts only the bubble's goroutines,
+// because leftovers of earlier tests may end at any time. It briefly stops the world.
 func Goroutines(substring string) int {
 	buf := make([]byte, 1<<20)
 	for {

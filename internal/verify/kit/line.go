@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// answerWait is how long a read waits on a line that swallows everything. It is the
-	// same as on a connection.
+	// answerWait is how long a read waits on a line that swallows everything, as on a
+	// connection.
 	answerWait = 5 * time.Second
 	// redial is how long a client takes to reconnect.
 	redial = 100 * time.Millisecond
@@ -30,12 +30,12 @@ var (
 	errNoAnswer = fmt.Errorf("%w: no answer on the line", kvstore.ErrUnavailable)
 )
 
-// begins is when a bucket in memory is created, as for a server in a bubble:
-// sequences count from 2016, but the clock of synctest starts in the year 2000.
+// begins is when an in-memory bucket is created, as with a server in a bubble: sequences are
+// based on the year 2016, but synctest's clock starts in 2000.
 var begins = time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
 
-// InMemory runs fn with a bucket in memory, in a bubble of fake time without a server. It
-// is for simulations and tables of faults, which are several times as fast as in a
+// InMemory runs fn with an in-memory bucket, in a bubble of fake time without a server. It is
+// meant for simulations and tables of faults, which run several times as fast as in a
 // testutil.Bubble. Connect clients with [NewLine] or [FaultyInMemory]. Nothing leaves the
 // bubble, so several may run at the same time.
 func InMemory(t *testing.T, fn func(t *testing.T, m *kvstore.Memory)) {
@@ -46,30 +46,30 @@ func InMemory(t *testing.T, fn func(t *testing.T, m *kvstore.Memory)) {
 	})
 }
 
-// Line is the connection between clients and a bucket in memory. A test disturbs it as a
-// testutil.Link disturbs the bytes of a connection: see Cut, Heal and Blackhole.
+// Line is the connection between clients and an in-memory bucket. A test can disturb it in the
+// same ways as a testutil.Link: see Cut, Heal and Blackhole.
 //
-// There is one difference. The watch of a bucket in memory has seen a notification even
-// if the line then loses or delays it, so the silent end of the previous record is no
-// longer an event.
+// There is one difference. The in-memory bucket's watch has seen a notification even if the
+// line then loses or delays it, so the silent end of the previous record no longer causes an
+// event.
 type Line struct {
 	memory *kvstore.Memory
 	direct kvstore.KV // for writes that arrive after their stores were closed
 
 	mu     sync.Mutex
 	cut    bool
-	cuts   int // number of cuts
+	cuts   int // the number of cuts
 	hole   bool
 	held   []func() // swallowed by the hole, in both directions
 	stores map[*holed]*faults.Store
 }
 
-// NewLine returns a line to a bucket in memory.
+// NewLine returns a line to an in-memory bucket.
 func NewLine(m *kvstore.Memory) *Line {
 	return &Line{memory: m, direct: m.Open(), stores: map[*holed]*faults.Store{}}
 }
 
-// NewClient connects a client. The options are those of natslock.New.
+// NewClient connects a client, with the options of natslock.New.
 func (l *Line) NewClient(opts ...natslock.Option) (*natslock.Client, error) {
 	return inside.Open(l.store(), opts)
 }
@@ -86,7 +86,7 @@ func (l *Line) store() *faults.Store {
 	return f
 }
 
-// Close ends the line, and returns the number of stores that its clients left open.
+// Close closes the line, and returns the number of stores that its clients left open.
 func (l *Line) Close() (left int) {
 	l.direct.Close()
 	l.mu.Lock()
@@ -94,7 +94,7 @@ func (l *Line) Close() (left int) {
 	return len(l.stores)
 }
 
-// Cut loses everything in transit, and fails all requests until [Line.Heal].
+// Cut loses everything in transit, and makes all requests fail until [Line.Heal].
 func (l *Line) Cut() {
 	l.mu.Lock()
 	l.cut, l.held = true, nil
@@ -125,8 +125,9 @@ func (l *Line) Heal() {
 	})
 }
 
-// Blackhole swallows everything in both directions. When it is switched off, all of it
-// arrives in order, even the writes of closed clients. To lose it, use [Line.Cut].
+// Blackhole swallows everything in both directions. When it is switched off, everything
+// swallowed arrives in order, including the writes of clients that are closed by now. To lose
+// it instead, use [Line.Cut].
 func (l *Line) Blackhole(on bool) {
 	l.mu.Lock()
 	if on {
@@ -147,7 +148,7 @@ func (l *Line) Blackhole(on bool) {
 	l.mu.Unlock()
 }
 
-// fail starts or ends the outage of all clients.
+// fail starts or ends an outage for all clients.
 func (l *Line) fail(err error) {
 	l.mu.Lock()
 	stores := slices.Collect(maps.Values(l.stores))
@@ -157,7 +158,7 @@ func (l *Line) fail(err error) {
 	}
 }
 
-// back passes something to a client, unless the line has been cut since.
+// back runs fn to pass something to a client, unless the line has been cut since.
 func (l *Line) back(cuts int, fn func()) {
 	l.mu.Lock()
 	switch {
@@ -172,8 +173,8 @@ func (l *Line) back(cuts int, fn func()) {
 	l.mu.Unlock()
 }
 
-// holed is a client's store, below the outages: everything that it sends and receives
-// passes the hole.
+// holed is a client's store beneath the outages. Everything that it sends and receives passes
+// through the hole.
 type holed struct {
 	kvstore.KV
 	l    *Line
@@ -253,7 +254,7 @@ func (s *holed) Verify(ctx context.Context) error {
 
 func (s *holed) Watch(pattern string, deliver func(kvstore.Event)) (kvstore.Watch, error) {
 	return s.KV.Watch(pattern, func(ev kvstore.Event) {
-		if ev.Kind == kvstore.Expired { // from the client's own clock
+		if ev.Kind == kvstore.Expired { // raised by the client's own clock
 			deliver(ev)
 			return
 		}

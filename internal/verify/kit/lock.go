@@ -13,14 +13,14 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// Break breaks a mutex as an operator does.
+// Break breaks a mutex the way an operator would.
 func Break(t testing.TB, c *natslock.Client, l *natslock.Lock, reason string) {
 	t.Helper()
 	require.NoError(t, admin.New(c).Break(context.Background(), admin.BreakRequest{Kind: admin.KindMutex, Name: l.Name(), ID: l.ID(), Reason: reason}))
 }
 
-// UnlockAll unlocks l, then each of waits in turn as it is granted, and returns
-// the locks that were granted.
+// UnlockAll unlocks l, and then each of waits in turn once it is granted. It returns the locks
+// that were granted.
 func UnlockAll(t *testing.T, l *natslock.Lock, waits ...*Waiting) (locks []*natslock.Lock) {
 	t.Helper()
 	token := l.Token()
@@ -39,14 +39,14 @@ func UnlockAll(t *testing.T, l *natslock.Lock, waits ...*Waiting) (locks []*nats
 	return locks
 }
 
-// WantNothing requires that the bucket is empty except for tombstones.
+// WantNothing requires the bucket to be empty except for tombstones.
 func WantNothing(t *testing.T, s *testutil.Server) {
 	t.Helper()
 	synctest.Wait()
 	require.Empty(t, NewRaw(t, s.Connect()).Live(">"))
 }
 
-// HandOff hands l over, and returns the handle as another process reads it.
+// HandOff hands l over, and returns the handle as another process would read it.
 func HandOff(t testing.TB, l *natslock.Lock) natslock.Handle {
 	t.Helper()
 	h, err := l.Handoff(context.Background())
@@ -67,7 +67,7 @@ func Inspect(t testing.TB, c *natslock.Client, name string) admin.Info {
 	return info
 }
 
-// WantLost requires that everything shows the lock as lost.
+// WantLost requires every method to report the lock as lost.
 func WantLost(t testing.TB, l *natslock.Lock, cause error) {
 	t.Helper()
 	require.ErrorIs(t, l.Err(), natslock.ErrLost)
@@ -80,7 +80,7 @@ func WantLost(t testing.TB, l *natslock.Lock, cause error) {
 	require.NotErrorIs(t, l.Err(), natslock.ErrEnded)
 }
 
-// WantEnded requires that everything shows the lock as held to its planned end.
+// WantEnded requires every method to report the lock as held until its planned end.
 func WantEnded(t testing.TB, l *natslock.Lock) {
 	t.Helper()
 	require.ErrorIs(t, l.Err(), natslock.ErrEnded)
@@ -92,7 +92,7 @@ func WantEnded(t testing.TB, l *natslock.Lock) {
 	require.Error(t, l.Context().Err())
 }
 
-// WantHeld requires that everything shows the lock as held.
+// WantHeld requires every method to report the lock as held.
 func WantHeld(t testing.TB, l *natslock.Lock) {
 	t.Helper()
 	require.Positive(t, l.Remaining())

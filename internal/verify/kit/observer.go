@@ -11,18 +11,18 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// Observer keeps the events of a client. [NewObserver] creates it.
+// Observer records a client's events. Create one with [NewObserver].
 type Observer struct {
 	mu     sync.Mutex
 	events []admin.Event
 	ctxs   []context.Context
-	more   chan struct{} // closed and replaced with every event
+	more   chan struct{} // closed and replaced at every event
 }
 
 // NewObserver returns an Observer without events.
 func NewObserver() *Observer { return &Observer{more: make(chan struct{})} }
 
-// Option makes a client report its events.
+// Option makes a client report its events to o.
 func (o *Observer) Option() natslock.Option {
 	return admin.WithObserver(func(ctx context.Context, ev admin.Event) {
 		o.mu.Lock()
@@ -51,7 +51,7 @@ func (o *Observer) Contexts() []context.Context {
 	return slices.Clone(o.ctxs)
 }
 
-// Count returns the number of events of type typ about a lock so far.
+// Count returns the number of events of type typ about the named lock so far.
 func (o *Observer) Count(typ admin.EventType, name string) (n int) {
 	for _, ev := range o.All() {
 		if ev.Type == typ && ev.Name == name {
@@ -61,13 +61,13 @@ func (o *Observer) Count(typ admin.EventType, name string) (n int) {
 	return n
 }
 
-// Wait returns the first event of type typ about a lock, past or future.
+// Wait returns the first event of type typ about the named lock, waiting for it if necessary.
 func (o *Observer) Wait(t testing.TB, typ admin.EventType, name string) admin.Event {
 	t.Helper()
 	return o.WaitFrom(t, 0, typ, name)
 }
 
-// WaitFrom is [Observer.Wait] after the first from events; see [Observer.Len].
+// WaitFrom is [Observer.Wait], but skips the first from events; see [Observer.Len].
 func (o *Observer) WaitFrom(t testing.TB, from int, typ admin.EventType, name string) admin.Event {
 	t.Helper()
 	timer := time.NewTimer(Patience)

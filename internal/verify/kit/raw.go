@@ -15,25 +15,25 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 )
 
-// The subjects and the stream of the bucket.
+// The bucket's subject prefix and stream name.
 const (
 	Subjects   = "$KV.natslock."
 	StreamName = "KV_natslock"
 )
 
-// Tap counts what is published to the bucket's subjects, refused or not.
+// Tap counts what is published to the bucket's subjects, whether or not the server accepts it.
 type Tap struct {
 	nc  *nats.Conn
 	sub *nats.Subscription
 }
 
-// NewTap counts publishes to a key, which may be a pattern.
+// NewTap counts what is published to a key, which may be a pattern.
 func NewTap(t testing.TB, nc *nats.Conn, key string) *Tap {
 	t.Helper()
 	return NewTapOf(t, nc, Subjects+key)
 }
 
-// NewTapOf counts publishes to a subject.
+// NewTapOf counts what is published to a subject.
 func NewTapOf(t testing.TB, nc *nats.Conn, subject string) *Tap {
 	t.Helper()
 	sub, err := nc.SubscribeSync(subject)
@@ -43,14 +43,14 @@ func NewTapOf(t testing.TB, nc *nats.Conn, subject string) *Tap {
 	return &Tap{nc: nc, sub: sub}
 }
 
-// Take returns the messages published since the last call. It first waits for
-// what the given connections have published so far.
+// Take returns the messages published since the last call. It first waits for everything that
+// the given connections have published so far.
 func (p *Tap) Take(t testing.TB, by ...*nats.Conn) []*nats.Msg {
 	t.Helper()
 	for _, nc := range by {
-		require.NoError(t, nc.Flush()) // the server has handled what it sent
+		require.NoError(t, nc.Flush()) // the server has handled what nc sent
 	}
-	require.NoError(t, p.nc.Flush()) // and what the server has passed on is here
+	require.NoError(t, p.nc.Flush()) // what the server has passed on is here
 	n, _, err := p.sub.Pending()
 	require.NoError(t, err)
 	msgs := make([]*nats.Msg, n)
@@ -61,8 +61,7 @@ func (p *Tap) Take(t testing.TB, by ...*nats.Conn) []*nats.Msg {
 	return msgs
 }
 
-// Stages counts the keys that were published to since the last call, by the
-// stage of the write.
+// Stages counts the keys published to since the last call, by the stage of the write.
 func (p *Tap) Stages(t *testing.T, by ...*nats.Conn) map[string]int {
 	t.Helper()
 	keys, n := map[string]bool{}, map[string]int{}
@@ -76,14 +75,14 @@ func (p *Tap) Stages(t *testing.T, by ...*nats.Conn) map[string]int {
 	return n
 }
 
-// Raw accesses the bucket like any other program, without the library.
+// Raw accesses the bucket as any other program would, without the library.
 type Raw struct {
 	t  testing.TB
 	NC *nats.Conn
 	JS jetstream.JetStream
 }
 
-// NewRaw accesses the bucket over a connection.
+// NewRaw accesses the bucket over the given connection.
 func NewRaw(t testing.TB, nc *nats.Conn) *Raw {
 	t.Helper()
 	js, err := jetstream.New(nc)
@@ -91,7 +90,7 @@ func NewRaw(t testing.TB, nc *nats.Conn) *Raw {
 	return &Raw{t: t, NC: nc, JS: js}
 }
 
-// Stream returns the stream of the bucket.
+// Stream returns the bucket's stream.
 func (r *Raw) Stream() jetstream.Stream {
 	r.t.Helper()
 	s, err := r.JS.Stream(context.Background(), StreamName)
@@ -99,7 +98,7 @@ func (r *Raw) Stream() jetstream.Stream {
 	return s
 }
 
-// Put writes value under key, unconditionally.
+// Put writes value under key unconditionally.
 func (r *Raw) Put(key string, value []byte, ttl time.Duration, hdr ...string) uint64 {
 	r.t.Helper()
 	m := nats.NewMsg(Subjects + key)
@@ -122,7 +121,7 @@ func (r *Raw) Remove(key string) uint64 {
 	return r.Put(key, nil, 0, "KV-Operation", "DEL")
 }
 
-// Get returns the record under key, nil if there is none.
+// Get returns the record under key, or nil if there is none.
 func (r *Raw) Get(key string) *jetstream.RawStreamMsg {
 	r.t.Helper()
 	m, err := r.Stream().GetLastMsgForSubject(context.Background(), Subjects+key)
@@ -133,7 +132,7 @@ func (r *Raw) Get(key string) *jetstream.RawStreamMsg {
 	return m
 }
 
-// Live returns the keys under pattern that hold a record, not a tombstone.
+// Live returns the keys under pattern that have a record other than a tombstone.
 func (r *Raw) Live(pattern string) []string {
 	r.t.Helper()
 	info, err := r.Stream().Info(context.Background(), jetstream.WithSubjectFilter(Subjects+pattern))
@@ -149,7 +148,7 @@ func (r *Raw) Live(pattern string) []string {
 	return keys
 }
 
-// Reconfigure changes the settings of the bucket like an administrator.
+// Reconfigure changes the bucket's settings as an administrator would.
 func (r *Raw) Reconfigure(change func(*jetstream.StreamConfig)) {
 	r.t.Helper()
 	sc := r.Stream().CachedInfo().Config

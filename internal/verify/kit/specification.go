@@ -11,15 +11,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Rule is a must of docs/protocol.
+// Rule is one of the musts in docs/protocol.
 type Rule struct {
-	Level int    // of its chapter, 1 to 5; 0 if it belongs to a part
-	Part  string // the page of the part, for example "rwlock"; "" if it belongs to a level
+	Level int    // the level of its chapter, 1 to 5; 0 if it belongs to a part
+	Part  string // the page of its part, for example "rwlock"; "" if it belongs to a level
 }
 
 // Specification is docs/protocol, parsed for tests.
 type Specification struct {
-	Pages map[string]string // by name without .md, all but the page about lockconform
+	Pages map[string]string // by name without .md; the page about lockconform is left out
 	Musts map[int]Rule      // by number
 }
 
@@ -34,8 +34,8 @@ var (
 
 const definition = "*Must* and *must not* mark rules"
 
-// Specify reads the specification in a checkout. Each must has its own number, and belongs to the
-// chapter of its level or the page of its part: README.md and the reference have none.
+// Specify reads the specification in a checkout. Each must has a unique number, and belongs
+// either to its level's chapter or to its part's page. README.md and the reference contain none.
 func Specify(t testing.TB, root string) (s Specification) {
 	t.Helper()
 	s = Specification{Pages: map[string]string{}, Musts: map[int]Rule{}}
@@ -83,7 +83,7 @@ func (s Specification) read(t testing.TB, page string) {
 	}
 }
 
-// Says reports whether a page has the sentence, ignoring line breaks and links.
+// Says reports whether any page contains the sentence, ignoring line breaks and links.
 func (s Specification) Says(sentence string) bool {
 	for _, text := range s.Pages {
 		if strings.Contains(oneLine(text), oneLine(sentence)) {

@@ -11,8 +11,8 @@ import (
 )
 
 // Lagging is a store whose replicas lag behind all writes. A read that does not name the
-// revision that the answer has to contain finds nothing. The store catches up after a
-// number of answers.
+// revision that its answer must contain finds nothing. After a number of answers the replicas
+// catch up.
 type Lagging struct {
 	kvstore.KV
 	Answers int
@@ -43,14 +43,13 @@ func (l *Lagging) List(ctx context.Context, pattern string, min uint64, opts ...
 // Deaf makes a client lose all notifications.
 func Deaf(f *faults.Store) { f.DropEvents(func(kvstore.Event) bool { return true }) }
 
-// Refusal returns the error that the store makes of a refusal by the server.
+// Refusal returns the error that the store returns when the server refuses a write.
 func Refusal(w kvstore.Write, code jetstream.ErrorCode, text string) error {
 	return fmt.Errorf("%w: write of %q: %w", kvstore.ErrUnavailable, w.Key,
 		&jetstream.APIError{Code: 503, ErrorCode: code, Description: text})
 }
 
-// OnRenewal decides the fate of a client's renewals, counted from 1. All other writes
-// pass.
+// OnRenewal decides the fate of a client's renewals, counted from 1. All other writes pass.
 func OnRenewal(f *faults.Store, fate func(n int) faults.Fate) {
 	n := 0
 	f.OnSend(func(_ int, w kvstore.Write) faults.Fate {

@@ -23,20 +23,21 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// Surface lists the exports of the package under test. The tests of a surface call all of them.
+// Surface lists the exported API of the package under test, so that tests can call all of it.
 type Surface struct {
-	// Funcs are the exported functions, by name.
+	// Funcs maps names to the exported functions.
 	Funcs map[string]any
-	// Types returns a usable value of each exported type that has methods, by name.
+	// Types maps the name of each exported type that has methods to a function that returns a
+	// usable value.
 	Types map[string]func(t *testing.T) any
-	// Args are usable arguments of types that the tests cannot create themselves.
+	// Args holds usable arguments of types that the tests cannot create themselves.
 	Args []any
-	// Apply uses a value returned by a function of the package, such as an option.
+	// Apply holds functions that use a value returned by the package, such as an option.
 	Apply []any // func(T) error
-	// Except says why a call is not refused, keyed by the call ("Lock.Unlock(nil context)"), or why
-	// a function or a method is not called ("TestLocker").
+	// Except says why a call need not be refused, keyed by the call ("Lock.Unlock(nil context)"),
+	// or why a function or method is not called ("TestLocker").
 	Except map[string]string
-	// Is is the error that errors have to match instead of natslock.ErrInvalid.
+	// Is is the error that errors must match instead of natslock.ErrInvalid.
 	Is error
 	// Sent returns how much has been sent so far. It may be nil.
 	Sent func() int
@@ -44,7 +45,8 @@ type Surface struct {
 	used map[string]bool
 }
 
-// Counted returns a client on a bucket in memory, and the number of requests that it has sent.
+// Counted returns a client on an in-memory bucket, and a function that returns how many requests it
+// has sent.
 func Counted(t testing.TB, m *kvstore.Memory) (c *natslock.Client, sent func() int) {
 	t.Helper()
 	var n atomic.Int64
@@ -54,12 +56,13 @@ func Counted(t testing.TB, m *kvstore.Memory) (c *natslock.Client, sent func() i
 	return c, func() int { return int(n.Load()) }
 }
 
-// long is longer than any text may be.
+// long exceeds the limit for any text.
 const long = 64 << 10
 
-// RefusesNilAndTooLong calls each exported function and method with usable arguments except one,
-// which is nil or too long, and methods with a nil and a zero receiver. The error has to match
-// natslock.ErrInvalid, on one line, with nothing sent. Calls without an error must not panic.
+// RefusesNilAndTooLong calls each exported function and method with usable arguments except for one
+// that is nil or too long, and each method with a nil and a zero receiver. The error must match
+// natslock.ErrInvalid and fit on one line, and nothing may be sent. A call that returns no error
+// must not panic.
 func (s *Surface) RefusesNilAndTooLong(t *testing.T) {
 	s.used = map[string]bool{}
 	s.complete(t)
@@ -93,8 +96,7 @@ func (s *Surface) excepted(what string) bool {
 	return ok
 }
 
-// complete fails for an exported function, or an exported type with methods, that the surface
-// lacks.
+// complete fails if the surface lacks an exported function, or an exported type with methods.
 func (s *Surface) complete(t *testing.T) {
 	t.Helper()
 	entries, err := os.ReadDir(".")
@@ -108,7 +110,7 @@ func (s *Surface) complete(t *testing.T) {
 		for _, d := range file.Decls {
 			fn, ok := d.(*ast.FuncDecl)
 			switch {
-			case !ok || !fn.Name.IsExported() || fn.Recv != nil && fn.Name.Name == "Is": // the method of an error
+			case !ok || !fn.Name.IsExported() || fn.Recv != nil && fn.Name.Name == "Is": // an error's method
 			case fn.Recv == nil:
 				if !s.excepted(fn.Name.Name) {
 					require.Contains(t, s.Funcs, fn.Name.Name, "a function that the surface does not have")
@@ -133,7 +135,7 @@ func receiver(e ast.Expr) string {
 	return ""
 }
 
-// calls calls a function with each of its arguments in turn nil, or too long.
+// calls calls a function repeatedly, each time with a different argument nil or too long.
 func (s *Surface) calls(t *testing.T, name string, fn func() reflect.Value) {
 	t.Helper()
 	typ := fn().Type()
@@ -150,7 +152,7 @@ func (s *Surface) calls(t *testing.T, name string, fn func() reflect.Value) {
 	}
 }
 
-// wrong returns values of a type that no function can use, keyed by their description.
+// wrong returns values of a type that no function can use, keyed by a description.
 func (s *Surface) wrong(t *testing.T, typ reflect.Type) map[string]reflect.Value {
 	all := map[string]reflect.Value{}
 	switch typ.Kind() {
@@ -176,7 +178,7 @@ func (s *Surface) wrong(t *testing.T, typ reflect.Type) map[string]reflect.Value
 			}
 			for what, v := range s.wrong(t, field.Type) {
 				if strings.HasPrefix(what, "nil") {
-					continue // the zero value of a field is its default
+					continue // a field's zero value is its default
 				}
 				x := reflect.New(typ).Elem()
 				x.Set(s.arg(t, typ))
@@ -188,7 +190,7 @@ func (s *Surface) wrong(t *testing.T, typ reflect.Type) map[string]reflect.Value
 	return all
 }
 
-// short returns the name of a type without its package.
+// short returns a type's name without its package.
 func short(typ reflect.Type) string {
 	if typ.Name() != "" {
 		return typ.Name()
@@ -237,8 +239,8 @@ func (s *Surface) arg(t *testing.T, typ reflect.Type) reflect.Value {
 	return reflect.Zero(typ)
 }
 
-// call calls a function, which has to refuse args. If args is nil, call uses usable arguments, and
-// the function has to refuse its receiver.
+// call calls a function, which must refuse args. If args is nil, call uses usable arguments, and
+// the function must refuse its receiver instead.
 func (s *Surface) call(t *testing.T, what string, fn reflect.Value, args []reflect.Value) {
 	t.Helper()
 	excepted := s.excepted(what)
@@ -283,8 +285,9 @@ func (s *Surface) call(t *testing.T, what string, fn reflect.Value, args []refle
 	}
 }
 
-// results returns the errors in the results of a function: the error itself, those of a sequence,
-// those from applying an option, and that of a value's method which says what is wrong with it.
+// results returns the errors among a function's results: an error itself, the errors of a sequence,
+// errors from applying an option, and the error from a value's method that reports what is wrong
+// with it.
 func (s *Surface) results(t *testing.T, out []reflect.Value) (errs []error) {
 	for _, v := range out {
 		if v.Type() == reflect.TypeFor[error]() {

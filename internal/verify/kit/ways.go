@@ -8,17 +8,17 @@ import (
 // Mutex waits for a mutex.
 func Mutex(c *natslock.Client) Taking { return c.Lock }
 
-// TryMutex tries a mutex once.
+// TryMutex tries once to take a mutex.
 func TryMutex(c *natslock.Client) Taking { return c.TryLock }
 
-// Writer waits to write.
+// Writer waits for the write lock.
 func Writer(c *natslock.Client) Taking { return rwlock.New(c).Lock }
 
-// TryWriter tries to write once.
+// TryWriter tries once to take the write lock.
 func TryWriter(c *natslock.Client) Taking { return rwlock.New(c).TryLock }
 
-// Reader waits to read.
+// Reader waits for a read lock.
 func Reader(c *natslock.Client) Taking { return rwlock.New(c).RLock }
 
-// TryReader tries to read once.
+// TryReader tries once to take a read lock.
 func TryReader(c *natslock.Client) Taking { return rwlock.New(c).TryRLock }

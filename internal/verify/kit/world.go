@@ -11,7 +11,7 @@ import (
 	"github.com/natslock/locks/internal/verify/faults"
 )
 
-// World is a bucket in memory, in a bubble of fake time, whose clients a test of the engine builds itself.
+// World is an in-memory bucket, in a bubble of fake time, for tests of the engine that build their own clients.
 type World struct {
 	WG sync.WaitGroup // the goroutines that the test starts
 
@@ -20,7 +20,8 @@ type World struct {
 	closes []func(over context.Context)
 }
 
-// InWorld runs fn. Then it closes what fn has opened, with a context that has ended, and waits for the goroutines.
+// InWorld runs fn. Then it closes what fn has opened, using a context that has ended, and waits for the
+// goroutines.
 func InWorld(t *testing.T, fn func(t *testing.T, w *World)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &World{memory: kvstore.NewMemory(kvstore.DefaultBucket), begun: time.Now()}
@@ -36,10 +37,10 @@ func InWorld(t *testing.T, fn func(t *testing.T, w *World)) {
 	})
 }
 
-// Store opens the bucket for a client, over faults.
+// Store opens the bucket for a client, with a fault injector in between.
 func (w *World) Store() *faults.Store { return faults.New(w.memory.Open(), uint64(len(w.closes))) }
 
-// OnEnd has end called when the test function has returned.
+// OnEnd registers end to be called when the test function has returned.
 func (w *World) OnEnd(end func(over context.Context)) { w.closes = append(w.closes, end) }
 
 // Age returns the time since the test began.

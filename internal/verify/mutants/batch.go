@@ -18,19 +18,20 @@ import (
 	"strings"
 )
 
-// A batch is a library that contains many mutants, so that each test package is built once and not
-// once per mutant. A function with labels exists several times: unchanged, and weakened by each of
-// its mutants. A function of the original name calls the one that the environment chooses. Labels
-// outside functions do not fit into a batch: their mutants are built one by one.
+// A batch is a copy of the library that contains many mutants, so that each test package is built
+// once instead of once per mutant. A function with labels exists several times: unchanged, and
+// weakened by each of its mutants. A function with the original name calls the version that the
+// environment selects. Labels outside functions do not fit into a batch, so their mutants are built
+// one at a time.
 
-// chosenMutant is the environment variable that holds the number of the mutant. 0 or no value means
-// the unchanged library.
+// chosenMutant is the environment variable that holds the number of the selected mutant. 0, or no
+// value, selects the unchanged library.
 const chosenMutant = "NATSLOCK_MUTANT"
 
 // batch is the library with many mutants.
 type batch struct {
 	overlay  string
-	numbers  map[string]int    // of its mutants, from 1
+	numbers  map[string]int    // the mutants' numbers, from 1
 	binaries map[string]string // the test binary of each package
 }
 
@@ -88,7 +89,7 @@ func newBatch(root, tmp string, places map[string]place, all []mutant) (*batch, 
 	return b, os.WriteFile(b.overlay, list, 0o600)
 }
 
-// chooserText is the file that tells the functions of a package which mutant is chosen.
+// chooserText is the file that tells a package's functions which mutant is selected.
 const chooserText = `package %s
 
 import mutantOS "os"
@@ -104,11 +105,11 @@ var mutantChosen = func() (n int) {
 // batched is a file with the mutants of its functions.
 type batched struct {
 	src   []byte
-	added map[string][]int // by the position of a function, the numbers of its mutants
+	added map[string][]int // the numbers of a function's mutants, by the function's position
 	tail  bytes.Buffer
 }
 
-// add adds the weakened copy of the function at a line. It returns false if there is none.
+// add adds a weakened copy of the function at a line. It returns false if that is not possible.
 func (f *batched) add(number, line int, operator string) bool {
 	weak, err := weaken(f.src, line, operator)
 	if err != nil {
@@ -128,11 +129,11 @@ func (f *batched) add(number, line int, operator string) bool {
 	return true
 }
 
-// called returns the name of a function with a mutant; 0 means unchanged.
+// called returns the name of a function's mutant. Number 0 is the unchanged function.
 func called(name string, number int) string { return name + "_mutant" + strconv.Itoa(number) }
 
 // functionAt returns the declaration of the function around a line, without its comment, and a
-// function that turns positions into offsets.
+// function that converts positions to offsets.
 func functionAt(fset *token.FileSet, src []byte, line int) (func(token.Pos) int, *ast.FuncDecl) {
 	file, err := parser.ParseFile(fset, "", src, parser.SkipObjectResolution)
 	if err != nil {
@@ -147,7 +148,7 @@ func functionAt(fset *token.FileSet, src []byte, line int) (func(token.Pos) int,
 	return nil, nil
 }
 
-// text returns the file with all its mutants, and the name of its package.
+// text returns the file with all its mutants, and its package's name.
 func (f *batched) text() (text []byte, pkg string, err error) {
 	fset := token.NewFileSet()
 	file, err := parser.ParseFile(fset, "", f.src, parser.SkipObjectResolution)
@@ -173,7 +174,7 @@ func (f *batched) text() (text []byte, pkg string, err error) {
 	return out.Bytes(), file.Name.Name, nil
 }
 
-// dispatch returns the function that calls the one with the chosen mutant.
+// dispatch returns the function that calls the version with the selected mutant.
 func dispatch(d *ast.FuncDecl, numbers []int, text func(ast.Node) string) string {
 	var receiver, of, types, typeArgs, params, args, results string
 	if d.Recv != nil {
@@ -224,7 +225,7 @@ func dispatch(d *ast.FuncDecl, numbers []int, text func(ast.Node) string) string
 	return out.String()
 }
 
-// build builds the tests of a package with the mutants.
+// build builds a package's tests with the mutants.
 func (b *batch) build(ctx context.Context, root, tmp, dir string) (binary string, err error) {
 	binary = filepath.Join(tmp, strings.Map(plain, dir)+".test")
 	cmd := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-overlay="+b.overlay, "-o", binary, "./"+dir)

@@ -1,7 +1,7 @@
 package main
 
-// cohortMutants weaken how the goroutines of a client share a lock: who is next, what the client
-// knows about others, and idle leases.
+// cohortMutants weaken how a client's goroutines share a lock: who is next, what the client
+// knows about other clients, and idle leases.
 var cohortMutants = []mutant{
 	{label: "owed-bounded", operator: "never", test: "tests/cohort.TestCohortOrder/AABA_1ns", beside: "TestJudge/owed",
 		weak: "goroutines that queued before another client are served after it"},

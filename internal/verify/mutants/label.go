@@ -16,22 +16,22 @@ import (
 //
 //	if now >= end { //safety:late-answer
 //
-// The words next to the line say why the line matters; the label is only its name.
-// A mutant refers to the line by the label, so it survives moving the line to
-// another file or renaming a variable in it.
+// The comment near the line says why the line matters, whereas the label is only its name. A
+// mutant refers to the line by its label, so it survives moving the line to another file or
+// renaming a variable in it.
 
 var labelled = regexp.MustCompile(`//safety:([a-z0-9-]+)\s*$`)
 
 // place is the position of a label.
 type place struct {
-	file string // from the module's root
+	file string // relative to the module's root
 	line int
 }
 
 // unlabelled lists the directories without production code.
 var unlabelled = []string{"internal/verify", "bench", "examples", "docs", ".git"}
 
-// labels finds the labels of the tree. Each may occur only once.
+// labels finds the labels in the tree. Each label may occur only once.
 func labels(root string) (map[string]place, error) {
 	found := map[string]place{}
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -68,7 +68,7 @@ func labels(root string) (map[string]place, error) {
 	return found, err
 }
 
-// labelsIn adds the labels of one file to those found before.
+// labelsIn adds a file's labels to those found before.
 func labelsIn(found map[string]place, name string, fset *token.FileSet, file *ast.File) error {
 	for _, group := range file.Comments {
 		for _, c := range group.List {

@@ -1,25 +1,26 @@
 // Mutants shows that the tests can fail where it matters. It weakens one line of the library at a
-// time, and requires the test named for that line to fail. Each of these lines carries an argument
-// for safety or progress.
+// time, and requires the test named for that line to fail. Safety or progress depends on each of
+// these lines.
 //
-// A line of the core has a table test next to it, which needs no server and decides. The test from
-// outside, through a server, shows the purpose of the line. It has to pass without the mutants, and
-// with -all it also has to fail with its mutant.
+// A line of the core has a table test next to it that needs no server, and the verdict is that
+// test's. Another test, which usually runs against a server from outside the package, shows what
+// the line is for. It must pass without mutants, and with -all it must also fail with its mutant.
 //
 //	go run ./internal/verify/mutants             # all mutants
 //	go run ./internal/verify/mutants -all        # with all named tests
 //	go run ./internal/verify/mutants -run '^guard' -v
 //	go run ./internal/verify/mutants -rules      # the page of the rules
 //
-// The lines have labels: a comment like //safety:late-answer at the end of the line. A
-// mutant names the label and an operator, such as "never" for a condition that never holds.
-// operator.go lists them all.
+// Each of these lines has a label, which is a comment like //safety:late-answer at the end of the line. A
+// mutant consists of a label and an operator, such as "never" for a condition that never holds.
+// operator.go lists the operators.
 //
-// The tree is not touched: weakened files are laid over the real ones (go test -overlay). They
-// contain all mutants at once, and the environment chooses one, so that each test package is built
-// once. A mutant is an error if its label is missing or occurs twice, if it does not build, or if
-// its test does not run. It is also an error if the test fails without it, or fails other than by
-// an assertion. A panic or a test that hangs may have nothing to do with the weakened line.
+// The tree itself is not touched: weakened files are overlaid on the real ones (go test -overlay).
+// They contain all mutants at once, and the environment selects one, so that each test package is
+// built only once. A mutant is an error if its label is missing or occurs twice, if it does not
+// build, or if its test does not run. It is also an error if the test fails without the mutant, or
+// fails with it for any reason other than an assertion, because a panic or a test that hangs may
+// have nothing to do with the weakened line.
 package main
 
 import (
@@ -59,8 +60,8 @@ func main() {
 	}
 }
 
-// tryAll tries the mutants whose names match, once their tests have passed without them. The error
-// is nil if each is caught.
+// tryAll first checks that the tests of the mutants whose names match pass without them, and then
+// tries those mutants. The error is nil if every mutant is caught.
 func tryAll(ctx context.Context, pattern string, parallel int, outer, verbose bool) error {
 	names, err := regexp.Compile(pattern)
 	if err != nil {
@@ -119,7 +120,7 @@ func tryAll(ctx context.Context, pattern string, parallel int, outer, verbose bo
 	return nil
 }
 
-// each runs fn on all items, at most parallel at a time.
+// each calls fn on every item, running at most parallel calls at a time.
 func each[T any](parallel int, items []T, fn func(T)) {
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, max(parallel, 1))

@@ -12,14 +12,14 @@ import (
 
 // mutant is one weakening of the library: an operator applied to a labelled line.
 type mutant struct {
-	label    string // of the line
-	operator string // applied to the line
-	weak     string // the behaviour of the weakened library
-	test     string // the test that has to fail: package directory, dot, test, as go test names it
-	beside   string // a test in the directory of the line that needs no server, has to fail, and decides
+	label    string // the line's label
+	operator string // what is done to the line
+	weak     string // how the weakened library behaves
+	test     string // the test that must fail, as directory.Test in go test's notation
+	beside   string // a test in the line's directory that needs no server, must fail, and decides the verdict
 }
 
-// name returns the unique name of the mutant.
+// name returns the mutant's unique name.
 func (m mutant) name() string {
 	return m.label + ":" + strings.ReplaceAll(m.operator, " ", "-")
 }
@@ -27,8 +27,8 @@ func (m mutant) name() string {
 // mutants lists all mutants.
 var mutants = slices.Concat(storeMutants, bucketMutants, lockctlMutants, roomMutants, cohortMutants, handMutants, semaphoreMutants, fenceMutants, partitionMutants)
 
-// apply returns the name and the weakened text of the file. The error says why the
-// mutant cannot be applied.
+// apply returns the file's name and its weakened text. The error says why the mutant cannot be
+// applied.
 func (m mutant) apply(root string, labels map[string]place) (file string, text []byte, err error) {
 	at, found := labels[m.label]
 	if !found {
@@ -63,8 +63,8 @@ func (m mutant) tests(labels map[string]place) []named {
 	return all
 }
 
-// judges returns the tests that have to fail: the one next to the line, and if all is
-// set the other one too.
+// judges returns the tests that must fail: the one next to the line, and the other one too if
+// all is set.
 func (m mutant) judges(labels map[string]place, all bool) []named {
 	tests := m.tests(labels)
 	slices.Reverse(tests) // the fast one first

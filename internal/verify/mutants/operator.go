@@ -10,22 +10,21 @@ import (
 	"strings"
 )
 
-// An operator weakens the statement, or the element of a composite literal, that
-// begins on the labelled line:
+// An operator weakens the statement or composite literal element that begins on the labelled
+// line:
 //
 //	never, always    its condition is false, or true
-//	never 2          the second of the operands that && or || joins in it is false
+//	never 2          the second operand that && or || joins in its condition is false
 //	drop             the statement is not executed
-//	zero Field       the field of a composite literal on the line is left out
-//	keep 1           of the first a+b (any binary operator) or min(a, b) on the line, a alone
-//	keep 2 of -      of the first a-b on the line, b alone
+//	zero Field       the field is left out of the composite literal on the line
+//	keep 1           the first a+b (any binary operator) or min(a, b) on the line becomes a
+//	keep 2 of -      the first a-b on the line becomes b
 //	is EXPR          what it assigns or returns is EXPR
-//	plus EXPR        what it assigns or returns is that much more
+//	plus EXPR        what it assigns or returns is larger by EXPR
 //	arg 2 is EXPR    the second argument of the first call on the line is EXPR
 //
-// EXPR uses no names of this repository, so renaming them breaks nothing. The
-// old code is still evaluated or compiled if a variable would otherwise be
-// unused.
+// EXPR uses no names from this repository, so renaming them breaks nothing. The old code is
+// still evaluated or compiled where a variable would otherwise be unused.
 
 // weaken returns the text of a file with one line weakened.
 func weaken(text []byte, line int, operator string) ([]byte, error) {
@@ -50,12 +49,12 @@ func weaken(text []byte, line int, operator string) ([]byte, error) {
 	return t.out, nil
 }
 
-// target is a line to be weakened.
+// target is a line to weaken.
 type target struct {
 	text  []byte
 	fset  *token.FileSet
 	file  *ast.File
-	nodes []ast.Node // that begin on the line, outer ones first
+	nodes []ast.Node // the nodes that begin on the line, outermost first
 	out   []byte
 }
 
@@ -83,7 +82,7 @@ func (t *target) apply(op []string) error {
 	return errors.New("there is no such operator")
 }
 
-// edit replaces part of the file with a text.
+// edit replaces part of the file.
 func (t *target) edit(from, to token.Pos, with string) error {
 	a, b := t.fset.Position(from).Offset, t.fset.Position(to).Offset
 	t.out = append(append(append([]byte{}, t.text[:a]...), with...), t.text[b:]...)
@@ -104,8 +103,8 @@ func first[T ast.Node](t *target, fits func(T) bool) (n T, found bool) {
 	return n, false
 }
 
-// whole returns the statement on the line, or else the element of a literal or
-// the declaration, or else the expression.
+// whole returns the statement on the line. If there is none, it returns the literal's element
+// or the declaration, or failing that the expression.
 func (t *target) whole() ast.Node {
 	if s, ok := first(t, func(s ast.Stmt) bool { _, block := s.(*ast.BlockStmt); return !block }); ok {
 		if d, isDecl := s.(*ast.DeclStmt); !isDecl {
@@ -158,7 +157,7 @@ func (t *target) value() ast.Expr {
 	return nil
 }
 
-// conditions returns the conditions of the line. A case may have several.
+// conditions returns the line's conditions. A case may have several.
 func (t *target) conditions() []ast.Expr {
 	switch n := t.whole().(type) {
 	case *ast.IfStmt:
@@ -220,8 +219,8 @@ func operands(e ast.Expr) []ast.Expr {
 	return all
 }
 
-// decide makes the condition, or one operand of it, true or false. The old code
-// stays, so that its variables are used.
+// decide makes the condition, or one of its operands, true or false. The old code stays, so
+// that its variables are still used.
 func (t *target) decide(so bool, args []string) error {
 	conditions := t.conditions()
 	if len(args) > 0 && len(conditions) > 0 {
@@ -269,16 +268,14 @@ func (t *target) zero(field string) error {
 	if err := t.edit(kv.Pos(), end, ""); err != nil {
 		return err
 	}
-	// Otherwise a variable or an import that nothing else uses would not
-	// compile.
+	// Otherwise a variable or import that is used nowhere else would not compile.
 	at := t.fset.Position(t.statementAround(kv)).Offset
 	unused := "_ = func() any { return " + t.source(kv.Value) + " }; "
 	t.out = append(append(append([]byte{}, t.out[:at]...), unused...), t.out[at:]...)
 	return nil
 }
 
-// statementAround returns the start of the innermost statement of a block that
-// contains n.
+// statementAround returns the start of the innermost statement of a block that contains n.
 func (t *target) statementAround(n ast.Node) (at token.Pos) {
 	ast.Inspect(t.file, func(outer ast.Node) bool {
 		var list []ast.Stmt
@@ -324,8 +321,7 @@ func (t *target) keep(args []string) error {
 	if err != nil {
 		return err
 	}
-	// From the first operand to the last, so that a call's name and parentheses
-	// stay.
+	// Replacing from the first operand to the last keeps a call's name and parentheses.
 	return t.edit(of[0].Pos(), of[len(of)-1].End(), "("+t.source(of[n])+")")
 }
 
@@ -359,7 +355,7 @@ func (t *target) replace(e ast.Expr, verb string, expr []string) error {
 	return errNoTarget
 }
 
-// number parses a number, counted from 1, and returns the index.
+// number parses a number, which counts from 1, and returns the index.
 func number(s string, of int) (int, error) {
 	n, err := strconv.Atoi(s)
 	if err != nil || n < 1 || n > of {

@@ -1,6 +1,6 @@
 package main
 
-// partitionMutants weaken what a worker of a group decides. In any case the lock of a partition
+// partitionMutants weaken what a worker of a group decides. The lock of a partition always
 // keeps others out.
 var partitionMutants = []mutant{
 	{label: "partition-fresh-plan", operator: "never", test: "partition.TestGivesWay",

@@ -1,6 +1,6 @@
 package main
 
-// roomMutants weaken the engine: attempts, leases, queues, the gate and the drain, breaks.
+// roomMutants weaken the engine: attempts, leases, queues, the gate and the drain, and breaks.
 var roomMutants = []mutant{
 	{label: "margin", operator: "keep 1 of -", test: "tests/faults.TestValidityCountsFromSending/lock_take_300ms",
 		weak: "validity lasts for the whole TTL"},

@@ -15,18 +15,18 @@ import (
 
 //go:generate go run . -rules
 
-// rulesPage is the page that lists the rules, relative to the module's root. Except for
-// the table rules, it is generated from the labels in the code and from the mutants.
+// rulesPage is the page that lists the rules, relative to the module's root. It is generated
+// from the labels in the code, from the mutants, and from the table rules.
 const rulesPage = "docs/evidence/rules.md"
 
-// rule is a rule of the protocol, and the labels of the lines that keep it.
+// rule is a rule of the protocol, together with the labels of the lines that keep it.
 type rule struct {
 	text   string
 	labels []string
 }
 
-// rules lists the rules that the argument for safety and for the order of the queue
-// names. The page lists the other labels after them, so a new label needs no rule here.
+// rules lists the rules that the argument for safety and for the order of the queue names. The
+// page lists all other labels after them, so a new label needs no rule here.
 var rules = []rule{
 	{"every write is conditional and expires", []string{"conditional", "record-ends"}},
 	{"a guard is literal, and without a prefix", []string{"guard", "guard-literal"}},
@@ -106,7 +106,7 @@ library does without the line.
 `
 )
 
-// page returns the page of the rules. Each label in the code has one row.
+// page returns the page of the rules, with one row for each label in the code.
 func page(root string, places map[string]place) (string, error) {
 	of := map[string][]mutant{}
 	for _, m := range mutants {
@@ -165,7 +165,7 @@ func row(b *strings.Builder, cells ...string) {
 	b.WriteString("|\n")
 }
 
-// distinct joins texts in order, each once.
+// distinct joins the distinct texts in order.
 func distinct(texts []string) string {
 	var once []string
 	for _, t := range texts {
@@ -176,7 +176,7 @@ func distinct(texts []string) string {
 	return strings.Join(once, ", ")
 }
 
-// testsOf returns the names of the mutants' tests, as documents write them.
+// testsOf returns the names of the mutants' tests, formatted as in documents.
 func testsOf(of []mutant, places map[string]place) (names []string) {
 	for _, m := range of {
 		for _, n := range m.tests(places) {
@@ -186,8 +186,8 @@ func testsOf(of []mutant, places map[string]place) (names []string) {
 	return names
 }
 
-// function returns the name of the function around a label, with its package and its
-// type. Outside functions it names the constant, the variable or the type.
+// function returns the name of the function around a label, including its package and type. If
+// the label is outside any function, it returns the name of the constant, variable or type.
 func function(root string, at place) (string, error) {
 	fset := token.NewFileSet()
 	file, err := parser.ParseFile(fset, filepath.Join(root, at.file), nil, parser.SkipObjectResolution)
@@ -242,7 +242,7 @@ func enclosing(fset *token.FileSet, file *ast.File, line int) string {
 	return ""
 }
 
-// writeRules writes the page.
+// writeRules writes the page of the rules.
 func writeRules(root string) error {
 	places, err := labels(root)
 	if err != nil {

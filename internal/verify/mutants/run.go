@@ -34,8 +34,8 @@ const (
 )
 
 const (
-	// testTimeout is for a single test, and testShare for each of several. Both are far longer than
-	// tests take, so that a busy machine is not mistaken for a test that hangs.
+	// testTimeout is for a single test, and testShare is for each of several. Both are far longer
+	// than tests take, so that a slow test on a busy machine is not mistaken for one that hangs.
 	testTimeout = 2 * time.Minute
 	testShare   = 10 * time.Second
 	// buildTimeout is for everything before the tests.
@@ -46,7 +46,7 @@ const (
 type result struct {
 	unbuilt bool
 	started map[string]bool
-	ended   map[string]string // test: pass, fail, skip
+	ended   map[string]string // test: pass, fail or skip
 	output  string
 }
 
@@ -58,7 +58,7 @@ func moduleRoot(ctx context.Context) (string, error) {
 	return filepath.Dir(strings.TrimSpace(string(out))), nil
 }
 
-// goTest runs tests of one package. The error is nil whether they pass or not.
+// goTest runs tests of a package. The error is nil whether or not they pass.
 func goTest(ctx context.Context, root, dir string, tests []string, overlay string, flags ...string) (result, error) {
 	timeout := timeoutOf(tests)
 	args := append([]string{"test", "-json", "-count=1", "-vet=off", "-timeout", timeout.String(), "-run", pattern(tests)}, flags...)
@@ -71,7 +71,8 @@ func goTest(ctx context.Context, root, dir string, tests []string, overlay strin
 	return run(ctx, cmd, timeout)
 }
 
-// test runs tests of one package from its binary, with mutant number of the batch; 0 for none.
+// test runs tests of a package from its binary, with the given mutant of the batch, or with none if
+// number is 0.
 func (b *batch) test(ctx context.Context, root, dir, binary string, tests []string, number int, flags ...string) (result, error) {
 	timeout := timeoutOf(tests)
 	args := append([]string{"tool", "test2json", "-t", binary, "-test.v=test2json", "-test.paniconexit0", "-test.count=1",
@@ -87,7 +88,7 @@ func timeoutOf(tests []string) time.Duration {
 	return testTimeout + time.Duration(len(tests))*testShare
 }
 
-// run runs a command that prints the events of tests.
+// run runs a command that prints test events.
 func run(ctx context.Context, cmd *exec.Cmd, timeout time.Duration) (result, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout+buildTimeout)
 	defer cancel()
@@ -126,7 +127,7 @@ func run(ctx context.Context, cmd *exec.Cmd, timeout time.Duration) (result, err
 	return r, nil
 }
 
-// pattern returns the -run expression that selects exactly the tests.
+// pattern returns a -run expression that selects exactly the given tests.
 func pattern(tests []string) string {
 	all := make([]string, len(tests))
 	for i, t := range tests {
@@ -139,9 +140,9 @@ func pattern(tests []string) string {
 	return strings.Join(all, "|")
 }
 
-// baseline builds the batch and runs every named test once, without a mutant. If no test of a
-// package decides, they run outside the batch, because the packages above the mutants need not be
-// built for them.
+// baseline builds the batch and runs every named test once without a mutant. If none of a package's
+// tests decides a verdict, they run outside the batch, so the packages above the mutants need not
+// be built for them.
 func baseline(ctx context.Context, root, tmp string, labels map[string]place, all []mutant, outer bool, parallel int) (*batch, error) {
 	b, err := newBatch(root, tmp, labels, all)
 	if err != nil {
@@ -167,7 +168,7 @@ func baseline(ctx context.Context, root, tmp string, labels map[string]place, al
 		var err error
 		var binary string
 		if decides[dir] {
-			if binary, err = b.build(ctx, root, tmp, dir); err != nil { // perhaps because of one of them
+			if binary, err = b.build(ctx, root, tmp, dir); err != nil { // perhaps because of a single mutant
 				fmt.Printf("each mutant is built by itself: %v\n", err)
 			}
 		}
@@ -192,8 +193,8 @@ func baseline(ctx context.Context, root, tmp string, labels map[string]place, al
 // assertion matches the start of a failed assertion: the test's file and line.
 var assertion = regexp.MustCompile(`(?m)^\s+\w+\.go:\d+: `)
 
-// try runs the tests of one mutant with the weakened file in place of the real one. The verdict is
-// that of the first test that does not catch it.
+// try runs a mutant's tests with the weakened file in place of the real one. The verdict comes from
+// the first test that does not catch the mutant.
 func try(ctx context.Context, root, tmp string, b *batch, labels map[string]place, m mutant, tests []named) (verdict, string) {
 	file, text, err := m.apply(root, labels)
 	if err != nil {
@@ -245,7 +246,7 @@ func fails(n named, test func() (result, error)) (verdict, string) {
 	return caught, r.output
 }
 
-// plain replaces characters that a file name should not have.
+// plain replaces characters that do not belong in a file name.
 func plain(r rune) rune {
 	if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' {
 		return r

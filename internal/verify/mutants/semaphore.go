@@ -1,6 +1,6 @@
 package main
 
-// semaphoreMutants weaken how a client gets a permit of a semaphore.
+// semaphoreMutants weaken how a client gets a semaphore's permit.
 var semaphoreMutants = []mutant{
 	{label: "release-verified", operator: "always 1", test: "semaphore.TestForged", beside: "TestFirstForged",
 		weak: "a waiter claims a slot on a forged notification of its release"},

@@ -1,7 +1,6 @@
 package main
 
-// storeMutants weaken the store: what it asks of the server, and how it interprets
-// the answers.
+// storeMutants weaken the store: what it asks of the server, and how it interprets the answers.
 var storeMutants = []mutant{
 	{label: "conditional", operator: "drop", test: "internal/kvstore.TestConditionalWrites",
 		weak: "no write is conditional"},
@@ -110,8 +109,8 @@ var bucketMutants = []mutant{
 		weak: "a list is older than the bucket was, where the store knows of one server"},
 }
 
-// lockctlMutants weaken how lockctl ends a command whose lock it loses, and which
-// bucket it uses.
+// lockctlMutants weaken how lockctl ends a command whose lock it has lost, and which bucket it
+// uses.
 var lockctlMutants = []mutant{
 	{label: "guard-acts", operator: "drop", test: "cmd/lockctl/internal/supervise.TestGuardLateOrders",
 		weak: "the guard of a stopped lockctl does nothing"},
