@@ -1,5 +1,5 @@
-// Package example starts a server for the examples of the public packages, so that
-// they can run and each shows one thing.
+// Package example starts a server for the examples of the public packages, so that each example
+// can run and still show a single thing.
 package example
 
 import (
@@ -13,8 +13,8 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// Connect starts a server and connects to it. A real service calls nats.Connect
-// with the address of its server instead.
+// Connect starts a server and connects to it. A real service calls nats.Connect with its
+// server's address instead.
 func Connect() (nc *nats.Conn, stop func()) {
 	dir, err := os.MkdirTemp("", "natslock-example-")
 	if err != nil {
@@ -36,7 +36,7 @@ func Connect() (nc *nats.Conn, stop func()) {
 	}
 }
 
-// Client calls natslock.New on a connection of [Connect].
+// Client calls natslock.New on a connection from [Connect].
 func Client(opts ...natslock.Option) (locks *natslock.Client, done func()) {
 	ctx := context.Background()
 	nc, stop := Connect()

@@ -1,7 +1,7 @@
-// Command locker speaks the line protocol of lockconform, as specified in
-// docs/protocol/conform.md. It locks with the library, or with -plain by its own
-// locker, which is written from docs/protocol. -weak makes that locker break a rule,
-// so that a test sees it caught.
+// Command locker speaks lockconform's line protocol, which docs/protocol/conform.md specifies.
+// It locks with the library, or with -plain, with a separate locker that is written from
+// docs/protocol. -weak makes that locker break a rule, so that a test can see lockconform catch
+// it.
 package main
 
 import (
@@ -30,8 +30,8 @@ type request struct {
 	TTL    int64  `json:"ttl"`
 	Name   string `json:"name"`
 	Wait   int64  `json:"wait"`
-	// Kind is "read", "write" or "permit" (one of Permits permits). If it is empty,
-	// the lock is a mutex.
+	// Kind is "read", "write" or "permit" (one of Permits permits). If it is empty, the lock is
+	// a mutex.
 	Kind    string `json:"kind"`
 	Permits int    `json:"permits"`
 }
@@ -56,12 +56,12 @@ type mutex interface {
 	Unlock(ctx context.Context) error
 }
 
-// client takes the lock that a request names. If its wait is 0, it does not wait.
+// client takes the lock that a request names. If the request's wait is 0, it does not wait.
 type client interface {
 	take(ctx context.Context, r request) (mutex, error)
 }
 
-// locker answers the requests of one run.
+// locker answers the requests of a run.
 type locker struct {
 	plain bool
 	weak  string
@@ -70,8 +70,8 @@ type locker struct {
 
 	out   sync.Mutex
 	mu    sync.Mutex
-	locks map[string]mutex // the last of each name
-	ended map[string]bool  // by unlock
+	locks map[string]mutex // the latest lock of each name
+	ended map[string]bool  // the names whose latest lock was unlocked
 }
 
 func main() {
@@ -159,14 +159,14 @@ func (l *locker) answer(r request) answer {
 	return a
 }
 
-// of returns the last lock of a name.
+// of returns the latest lock of a name.
 func (l *locker) of(name string) mutex {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.locks[name]
 }
 
-// keep remembers a lock, and reports its loss.
+// keep remembers a lock, and reports when it is lost.
 func (l *locker) keep(name string, m mutex) {
 	l.mu.Lock()
 	l.locks[name], l.ended[name] = m, false
@@ -203,7 +203,7 @@ func (l *locker) open(r request) error {
 	return nil
 }
 
-// library is the client of natslock.
+// library is a client that uses natslock.
 type library struct{ *natslock.Client }
 
 func (c library) take(ctx context.Context, r request) (mutex, error) {

@@ -23,12 +23,12 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// plain is a locker written from docs/protocol, for one server. It shares only the names
+// plain is a locker written from docs/protocol, for a single server. It shares only the names
 // of errors with the library.
 type plain struct {
 	nc     *nats.Conn
 	bucket string
-	id     string // of the client
+	id     string // the client's id
 	ttl    time.Duration
 	notify string // must not change while waiters subscribe
 	*state
@@ -36,7 +36,7 @@ type plain struct {
 }
 
 // The rules that a plain locker can break, as values of -weak. TestConformWeak lists the
-// case of lockconform that catches each.
+// lockconform case that catches each of them.
 const (
 	fromAnswer    = "validity-from-answer"
 	lateCounts    = "late-answers"
@@ -151,15 +151,15 @@ var errUnfit = errors.New("the bucket is not fit for locks")
 // state is what a client knows about the bucket.
 type state struct {
 	unfit   atomic.Bool
-	highest atomic.Uint64 // highest acknowledged revision
-	denied  atomic.Int64  // denied permissions
+	highest atomic.Uint64 // the highest acknowledged revision
+	denied  atomic.Int64  // the number of denied permissions
 	// keyByKey reports that the user may not read many keys at once.
 	keyByKey atomic.Bool
 
 	mu      sync.Mutex
 	created string
 	kept    []*lease
-	waiting []chan result // for a client that cannot tell one answer from another
+	waiting []chan result // for a client that cannot tell answers apart
 }
 
 // keep remembers a lease or a place that ends with the bucket.
@@ -169,7 +169,7 @@ func (b *state) keep(l *lease) {
 	b.kept = append(b.kept, l)
 }
 
-// verify judges the bucket: first the time of its creation, then its settings.
+// verify judges the bucket, first by its creation time and then by its settings.
 func (p *plain) verify() error {
 	var info struct {
 		Created    string
@@ -230,7 +230,7 @@ func (p *plain) validity(ttl time.Duration) time.Duration {
 	return ttl - max(min(ttl/10, time.Second), ttl/1000)
 }
 
-// encoded encodes a name as part of a key.
+// encoded encodes a name for use in a key.
 func encoded(name string) string {
 	var b strings.Builder
 	for i := range len(name) {
@@ -249,17 +249,17 @@ func encoded(name string) string {
 
 // result is what is known about a write.
 type result struct {
-	revision uint64 // stored there
-	last     uint64 // refused because the key has this revision
+	revision uint64 // where the write was stored
+	last     uint64 // the key's revision because of which the write was refused
 	refused  bool
 	inFlight bool
 	unknown  bool // no answer in time, or
-	failed   bool // an answer that does not tell the outcome of the write
+	failed   bool // an answer that does not reveal the write's outcome
 	unsent   bool
 }
 
-// write sends a conditional write and waits up to a second for the answer. A later
-// answer is passed to late.
+// write sends a conditional write and waits up to a second for the answer. A later answer is
+// passed to late.
 func (p *plain) write(key string, fields map[string]any, expect uint64, guard string, late func(revision uint64)) result {
 	if !p.nc.IsConnected() && p.weak != buffersAll {
 		return result{unknown: true, unsent: true}
@@ -332,7 +332,7 @@ func (p *plain) await(answers chan result) {
 	p.waiting = append(p.waiting, answers)
 }
 
-// next returns the first waiting write, or with staleReply the last.
+// next returns the first waiting write, or the last one if the weakness is staleReply.
 func (p *plain) next() chan result {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -375,11 +375,11 @@ func (p *plain) judged(m *nats.Msg) result {
 
 // stored is a record as read or notified.
 type stored struct {
-	key      string // without the prefix of the bucket
+	key      string // without the bucket's prefix
 	revision uint64
 	deleted  bool
 	end      time.Time // by the server's clock; zero for never
-	valid    bool      // it is a record
+	valid    bool      // the record is well-formed
 	fields   map[string]any
 }
 
@@ -414,7 +414,7 @@ func of(m *nats.Msg) (s stored) {
 	}
 	s.fields = decoded(m.Data)
 	s.valid = typed(s.fields) && s.number("v") == 1 && s.number("s") >= 1 && s.number("s") <= 9 && s.id() != "" &&
-		s.number("l") <= 366*24*3600 && s.number("q") <= 256 // negative ones read as large
+		s.number("l") <= 366*24*3600 && s.number("q") <= 256 // negative numbers read as large ones
 	return s
 }
 
@@ -431,7 +431,7 @@ var types = map[string]func(v any) bool{
 	},
 }
 
-// isInt reports whether a value is a 64-bit integer. A float is not.
+// isInt reports whether a value is a 64-bit integer. A float never is.
 func isInt(v any) bool {
 	n, unsigned := v.(uint64)
 	_, ok := v.(int64)
@@ -458,8 +458,8 @@ func typed(fields map[string]any) bool {
 	return fields != nil
 }
 
-// decoded returns the fields of a record, or nil. It allocates nothing for fields that
-// are announced but absent.
+// decoded returns a record's fields, or nil. It allocates nothing for fields that are announced
+// but absent.
 func decoded(data []byte) map[string]any {
 	d := msgpack.NewDecoder(bytes.NewReader(data))
 	n, err := d.DecodeMapLen()
@@ -493,7 +493,7 @@ func (p *plain) read(key string) (stored, error) {
 	return of(m), nil
 }
 
-// overdue reports whether the server's clock is past the end of a record.
+// overdue reports whether the server's clock is past the record's end.
 func (p *plain) overdue(s stored) bool {
 	var info struct{ TS time.Time }
 	if p.weak == ownClock {
@@ -513,17 +513,17 @@ func (p *plain) buried(s stored) stored {
 	return s
 }
 
-// claim is one acquisition.
+// claim is a single acquisition.
 type claim struct {
 	p       *plain
 	key, id string
 
 	mu   sync.Mutex
 	over bool
-	sent map[uint64]time.Time // attempts without an acknowledgement
+	sent map[uint64]time.Time // when each unacknowledged attempt was sent
 	n    uint64
 	more map[string]any // fields of all its records
-	// guard is the key whose revision the claim expects, if that is not its own key.
+	// guard is the key whose revision the claim expects if that is not its own key.
 	guard string
 	// floor is the highest revision that was acknowledged before the newest attempt.
 	floor uint64
@@ -537,7 +537,7 @@ func (p *plain) claim(key string) *claim {
 	return &claim{p: p, key: key, id: id, sent: map[uint64]time.Time{}}
 }
 
-// target is what a waiter waits for, a lock or a gate, and its queue.
+// target is what a waiter waits for, a lock or a gate, together with its queue.
 type target struct{ key, queue string }
 
 func mutexOf(name string) target { return target{"lock." + encoded(name), "wait." + encoded(name)} }
@@ -550,7 +550,7 @@ func (p *plain) record(status int, id string, more map[string]any) map[string]an
 	return f
 }
 
-// with merges a and b; a's fields win.
+// with merges a and b, and prefers a's fields.
 func with(a, b map[string]any) map[string]any {
 	all := maps.Clone(b)
 	maps.Copy(all, a)
@@ -569,8 +569,8 @@ func (p *plain) remove(key string, status int, id string, revision uint64) resul
 
 var errLate = errors.New("the answer came too late")
 
-// attempt sends one attempt. It returns the lease, or the state of the key: expect is
-// the revision that the next attempt may expect, if the key is free.
+// attempt sends one attempt. It returns the lease, or else the state of the key. If the key is
+// free, that state's revision is what the next attempt may expect.
 func (c *claim) attempt(expect uint64) (lock *lease, s stored, err error) {
 	c.mu.Lock()
 	c.n++
@@ -626,7 +626,7 @@ func (c *claim) end() {
 	c.over = true
 }
 
-// acked judges an acknowledgement that arrived after the second.
+// acked judges an acknowledgement that arrived after write had stopped waiting for it.
 func (c *claim) acked(n, revision uint64) {
 	c.mu.Lock()
 	over, sent := c.over, c.sent[n]
@@ -659,7 +659,7 @@ func (c *claim) granted(sent time.Time, revision uint64) (*lease, stored, error)
 		c.p.remove(c.key, 4, c.id, revision)
 		return nil, stored{}, errLate
 	}
-	more := with(c.more, map[string]any{"at": sent.UnixMilli()}) // the granted attempt says so
+	more := with(c.more, map[string]any{"at": sent.UnixMilli()}) // as in the granted attempt
 	if c.p.weak == noTime {
 		more = c.more
 	}
@@ -670,7 +670,7 @@ func (c *claim) granted(sent time.Time, revision uint64) (*lease, stored, error)
 	return l, stored{}, nil
 }
 
-// take takes a lock, and waits for it for r.Wait.
+// take takes a lock, waiting for up to r.Wait.
 func (p *plain) take(_ context.Context, r request) (mutex, error) {
 	wait := time.Duration(r.Wait) * time.Millisecond
 	switch r.Kind {
@@ -728,13 +728,13 @@ func given(l *lease, err error) (mutex, error) {
 	return l, nil
 }
 
-// queue lists the places of a mutex in ticket order.
+// queue lists a mutex's places in ticket order.
 func (p *plain) queue(t target) []stored {
 	_, places, _ := p.look(t)
 	return places
 }
 
-// look reads a lock and its places from one state.
+// look reads a lock and its places from a single state.
 func (p *plain) look(t target) (lock stored, places []stored, ok bool) {
 	sub, err := p.nc.SubscribeSync(p.nc.NewInbox())
 	if err != nil {
@@ -782,7 +782,7 @@ func (p *plain) look(t target) (lock stored, places []stored, ok bool) {
 	return lock, places, ok
 }
 
-// each reads the lock, and then the keys of the queue that a stream info names.
+// each reads the lock, and then each key of the queue that a stream info lists.
 func (p *plain) each(t target) (all []stored, ok bool) {
 	lock, err := p.read(t.key)
 	if err != nil {
@@ -809,8 +809,8 @@ func (p *plain) each(t target) (all []stored, ok bool) {
 
 func ticket(s stored) uint64 { return cmp.Or(s.number("t"), s.revision) }
 
-// wait queues, and claims the lock once its place is the first. It reads on a timer, and
-// whenever a change to the lock or its queue is notified.
+// wait queues, and claims the lock once its place is first. It reads on a timer, and whenever
+// it is notified of a change to the lock or its queue.
 func (p *plain) wait(c *claim, t target, end time.Time) (*lease, error) {
 	hints := make(chan stored, 64)
 	patterns := []string{c.key, t.queue + ".*"}
@@ -932,16 +932,15 @@ func (p *plain) wait(c *claim, t target, end time.Time) (*lease, error) {
 	return nil, natslock.ErrTimeout
 }
 
-// vacancy is how long a waiter's reads have shown a lock free, with one head of the
+// vacancy tracks how long a waiter's reads have shown a lock as free with the same head of the
 // queue.
 type vacancy struct {
-	since, last time.Time // the first of these reads, and the last
+	since, last time.Time // the times of the first and the last of these reads
 	revision    uint64
 	head        string
 }
 
-// seen records a read. It returns the head, and whether the lock may be claimed out of
-// turn.
+// seen records a read. It returns the head, and whether the lock may be claimed out of turn.
 func (v *vacancy) seen(p *plain, lock stored, places []stored, ok bool) (head stored, due bool) {
 	now := time.Now()
 	if len(places) > 0 {
@@ -970,7 +969,7 @@ func (v *vacancy) seen(p *plain, lock stored, places []stored, ok bool) (head st
 	return head, !lock.live() && now.Sub(v.since) >= window
 }
 
-// bury deletes the place of the head after a grant.
+// bury deletes the head's place after a grant.
 func (v *vacancy) bury(p *plain, head stored, places []stored, mine string) {
 	if time.Since(v.last) >= time.Second {
 		return
@@ -986,7 +985,7 @@ func (v *vacancy) bury(p *plain, head stored, places []stored, mine string) {
 	}
 }
 
-// queued writes a place, which is renewed like a lease.
+// queued writes a place that is renewed like a lease.
 func (p *plain) queued(t target, more map[string]any) *lease {
 	of := *p
 	of.ttl = min(max(p.ttl, 5*time.Second), 15*time.Second)
@@ -1040,7 +1039,7 @@ func (l *lease) Remaining() time.Duration {
 	return max(time.Until(l.until), 0)
 }
 
-// Extend renews the lease now, and returns once that is confirmed or the lease ends.
+// Extend renews the lease now, and returns once the renewal is confirmed or the lease ends.
 func (l *lease) Extend(ctx context.Context, ttl time.Duration) error {
 	ttl = cmp.Or(ttl, l.lasts())
 	if (ttl < time.Second || ttl > 24*time.Hour) && l.p.weak != anyExtension {
@@ -1119,7 +1118,7 @@ func (l *lease) again(ttl time.Duration) {
 	l.r++
 	r, expect := l.r, l.revision
 	l.renewals[r] = mine
-	if ttl < l.ttl && l.p.weak != keepsLonger { // the server may store it
+	if ttl < l.ttl && l.p.weak != keepsLonger { // the server may store the shorter TTL
 		if until := mine.at.Add(l.p.validity(ttl)); until.Before(l.until) {
 			l.until = until
 		}

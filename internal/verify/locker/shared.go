@@ -13,10 +13,10 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// gateOf returns the gate of a reader-writer lock and its queue.
+// gateOf returns the gate of a reader-writer lock and the gate's queue.
 func gateOf(name string) target { return target{"rw." + encoded(name), "rwait." + encoded(name)} }
 
-// queuing holds a place that is left in the end.
+// queuing holds a place in a queue. Its user must leave the place in the end.
 type queuing struct {
 	p     *plain
 	place *lease
@@ -34,8 +34,7 @@ func (q *queuing) leave(status int) {
 	q.place = nil
 }
 
-// before returns the places ahead of its own. Without one, these are all
-// places.
+// before returns the places ahead of its own, or all places if it has none.
 func (q *queuing) before(places []stored) []stored {
 	for i, s := range places {
 		if q.place != nil && s.id() == q.place.id {
@@ -45,7 +44,7 @@ func (q *queuing) before(places []stored) []stored {
 	return places
 }
 
-// ensure queues, again if the place has ended.
+// ensure queues, or queues again if the place has ended.
 func (q *queuing) ensure(t target, more map[string]any) bool {
 	if q.place != nil && q.place.ctx.Err() == nil {
 		return true
@@ -54,7 +53,7 @@ func (q *queuing) ensure(t target, more map[string]any) bool {
 	return q.place != nil
 }
 
-// tick is how often a client reads that waits for readers or for a gate.
+// tick is how often a client that waits for readers or for a gate reads.
 const tick = 50 * time.Millisecond
 
 // reader joins a reader-writer lock.
@@ -66,7 +65,7 @@ func (p *plain) reader(name string, wait time.Duration) (mutex, error) {
 		end = time.Now().Add(wait)
 	}
 	id := rand.Text()
-	granted := 5 // the status of its place when it is granted the lock
+	granted := 5 // the status with which its place ends when it is granted the lock
 	for time.Now().Before(end) {
 		gate, places, ok := p.look(t)
 		if !ok {
@@ -172,7 +171,7 @@ func (p *plain) writer(name string, wait time.Duration) (mutex, error) {
 	return nil, natslock.ErrTimeout
 }
 
-// reading counts the readers, by an answer from a state that has the gate.
+// reading counts the readers, using an answer whose state contains the gate.
 func (p *plain) reading(filter string, gate uint64) (n int, ok bool) {
 	var info struct {
 		Created string
@@ -202,7 +201,7 @@ func (p *plain) reading(filter string, gate uint64) (n int, ok bool) {
 			if p.remove(s.key, 4, s.id(), s.revision).revision == 0 {
 				n++
 			}
-		default: // even a reader that is named and not found: ask again
+		default: // even if a listed reader is not found, ask again
 			n++
 		}
 	}
@@ -266,7 +265,7 @@ func (p *plain) permit(name string, permits int, wait time.Duration) (mutex, err
 	return nil, natslock.ErrTimeout
 }
 
-// settle removes what an unanswered attempt may have stored.
+// settle removes whatever an unanswered attempt may have stored.
 func (c *claim) settle(expect uint64) {
 	if r := c.p.remove(c.key, 4, c.id, expect); r.refused {
 		if s, err := c.p.read(c.key); err == nil && s.live() && s.id() == c.id {
@@ -275,7 +274,7 @@ func (c *claim) settle(expect uint64) {
 	}
 }
 
-// slots reads the slots of a semaphore and its queue from one state.
+// slots reads a semaphore's slots and queue from a single state.
 func (p *plain) slots(t target) (places []stored, slots map[int]stored, ok bool) {
 	slots = map[int]stored{}
 	_, places, ok = p.look(t)

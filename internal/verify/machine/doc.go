@@ -1,6 +1,7 @@
 // Package machine reports what slows a test down: the race detector, and other processes.
 //
-// The detector makes a client several times as slow, but not a server in another process,
-// so comparing their times means nothing then. It also finds the races that it can find
-// within minutes of a simulation. The run without it simulates the hours.
+// The race detector makes a client several times as slow but leaves a server in another process
+// alone, so comparing the times of the two is meaningless while it is on. A simulation needs
+// only minutes to show the detector the races that it can find. The runs without it simulate
+// hours.
 package machine

@@ -9,8 +9,8 @@ import (
 	"github.com/natslock/locks/internal/verify/tier"
 )
 
-// Part returns n in the proof tier, and a quarter of n in the default tier or under the
-// race detector.
+// Part returns n in the proof tier, and a quarter of n in the default tier or under the race
+// detector.
 func Part[T int | float64 | time.Duration](n T) T {
 	if Race || !tier.IsProof() {
 		return n / 4
@@ -18,7 +18,7 @@ func Part[T int | float64 | time.Duration](n T) T {
 	return n
 }
 
-// Quarter returns a quarter of n under the race detector, and n without it.
+// Quarter returns a quarter of n under the race detector, and n otherwise.
 func Quarter[T int | float64 | time.Duration](n T) T {
 	if Race {
 		return n / 4
@@ -26,8 +26,8 @@ func Quarter[T int | float64 | time.Duration](n T) T {
 	return n
 }
 
-// Half returns half of n under the race detector, and n without it. It is for a test
-// that reaches its minimum counts in half of the time, but not in a quarter.
+// Half returns half of n under the race detector, and n otherwise. It is for a test that
+// reaches its minimum counts in half of the time, but not in a quarter.
 func Half[T int | float64](n T) T {
 	if Race {
 		return n / 2
@@ -35,8 +35,8 @@ func Half[T int | float64](n T) T {
 	return n
 }
 
-// Lateness measures, until the end of the test, how much the machine delays a goroutine
-// that sleeps briefly. The returned function returns the worst delay so far.
+// Lateness measures, until the end of the test, how much the machine delays a goroutine that
+// sleeps briefly. The returned function returns the worst delay so far.
 func Lateness(t testing.TB) func() time.Duration {
 	var worst atomic.Int64
 	end := make(chan struct{})

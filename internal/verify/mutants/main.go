@@ -2,16 +2,16 @@
 // time, and requires the test named for that line to fail. Safety or progress depends on each of
 // these lines.
 //
-// A line of the core has a table test next to it that needs no server, and the verdict is that
-// test's. Another test, which usually runs against a server from outside the package, shows what
-// the line is for. It must pass without mutants, and with -all it must also fail with its mutant.
+// A line of the core has a table test next to it that needs no server, and that test decides.
+// Another test, which runs from outside the package against a server, shows what the line is for.
+// It must pass without the mutants, and with -all it must also fail with its mutant.
 //
 //	go run ./internal/verify/mutants             # all mutants
 //	go run ./internal/verify/mutants -all        # with all named tests
 //	go run ./internal/verify/mutants -run '^guard' -v
 //	go run ./internal/verify/mutants -rules      # the page of the rules
 //
-// Each of these lines has a label, which is a comment like //safety:late-answer at the end of the line. A
+// A weakened line has a label: a comment like //safety:late-answer at the end of the line. A
 // mutant consists of a label and an operator, such as "never" for a condition that never holds.
 // operator.go lists the operators.
 //

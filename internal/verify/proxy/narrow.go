@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// Narrow is a TCP proxy for a server. It limits the publishes of all its clients to a
-// rate, and keeps the order of everything that a client sends. It holds back what has to
-// wait, however much that is. What the server sends passes immediately.
+// Narrow is a TCP proxy for a server. It limits the rate of its clients' publishes, and keeps
+// the order of everything that a client sends. It buffers whatever has to wait, without limit.
+// Whatever the server sends passes immediately.
 type Narrow struct {
 	listener net.Listener
 	target   string
@@ -30,10 +30,10 @@ type Narrow struct {
 	passed int
 }
 
-// behind is how far a proxy may fall behind its rate and still make up for it.
+// behind is how far a proxy may fall behind its rate and still catch up.
 const behind = 20 * time.Millisecond
 
-// NewNarrow returns a proxy for the server at url. It passes everything at first, and
+// NewNarrow returns a proxy for the server at url. The proxy initially passes everything, and
 // closes when the test ends.
 func NewNarrow(t testing.TB, url string) *Narrow {
 	t.Helper()
@@ -50,7 +50,7 @@ func NewNarrow(t testing.TB, url string) *Narrow {
 // URL returns the URL for clients.
 func (n *Narrow) URL() string { return "nats://" + n.listener.Addr().String() }
 
-// Carry sets how many publishes pass per second; 0 means all.
+// Carry sets how many publishes pass per second. 0 means all.
 func (n *Narrow) Carry(rate int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -173,8 +173,8 @@ func (n *Narrow) narrow(to io.Writer, from *bufio.Reader) error {
 	}
 }
 
-// payload returns the number of bytes that follow a line of the NATS protocol: none,
-// except for a publish.
+// payload returns the number of bytes that follow a line of the NATS protocol, which is zero
+// except after a publish.
 func payload(line []byte) (int64, error) {
 	words := bytes.Fields(line)
 	if len(words) == 0 || (!bytes.EqualFold(words[0], []byte("PUB")) && !bytes.EqualFold(words[0], []byte("HPUB"))) {
@@ -187,7 +187,7 @@ func payload(line []byte) (int64, error) {
 	return size + int64(len("\r\n")), nil
 }
 
-// queue is a pipe that keeps whatever is written to it.
+// queue is a pipe that buffers whatever is written to it.
 type queue struct {
 	mu    sync.Mutex
 	more  sync.Cond
@@ -220,7 +220,7 @@ func (q *queue) Read(b []byte) (int, error) {
 	return q.bytes.Read(b)
 }
 
-// end makes Read return an error once everything is read; io.EOF if err is nil.
+// end makes Read return an error that joins io.EOF and err once everything has been read.
 func (q *queue) end(err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -1,6 +1,5 @@
-// Package proxy stands between a client and a server, and answers requests to the
-// JetStream API like another server would: one that lags, that is catching up, or that is
-// older.
+// Package proxy stands between a client and a server, and answers requests to the JetStream API
+// as a different server would: one that lags, one that is catching up, or one that is older.
 package proxy
 
 import (
@@ -18,10 +17,10 @@ import (
 // prefix is the API prefix of a client behind a proxy.
 const prefix = "proxy.API"
 
-// JetStream returns a separate connection whose requests and writes pass through a proxy.
-// The proxy calls intercept with each of them, on one goroutine. intercept answers the
-// request over nc, the proxy's connection, and returns true, or returns false to have it
-// passed on.
+// JetStream returns a separate connection whose requests and writes pass through a proxy. The
+// proxy calls intercept with each of them, on a single goroutine. intercept either answers the
+// request over nc, the proxy's connection, and returns true, or returns false to have the
+// request passed on.
 func JetStream(t testing.TB, srv *testutil.Server, intercept func(nc *nats.Conn, request *nats.Msg) bool) jetstream.JetStream {
 	t.Helper()
 	nc := srv.Connect()
@@ -43,8 +42,8 @@ func JetStream(t testing.TB, srv *testutil.Server, intercept func(nc *nats.Conn,
 	return js
 }
 
-// Rewrite answers a JetStream API request with the server's answer, changed by change. It
-// returns true, for use in an intercept.
+// Rewrite answers a JetStream API request with the server's answer after change has modified
+// it. It returns true, for use in an intercept.
 func Rewrite(t testing.TB, nc *nats.Conn, request *nats.Msg, change func(answer map[string]any)) bool {
 	m, err := nc.Request(target(request), request.Data, time.Second)
 	var answer map[string]any
@@ -64,14 +63,14 @@ func Rewrite(t testing.TB, nc *nats.Conn, request *nats.Msg, change func(answer 
 	return true
 }
 
-// Status answers a request with a message that has a status and no body. It returns true,
-// for use in an intercept.
+// Status answers a request with a message that has a status and no body. It returns true, for
+// use in an intercept.
 func Status(t testing.TB, nc *nats.Conn, request *nats.Msg, status string) bool {
 	publish(t, nc, &nats.Msg{Subject: request.Reply, Header: nats.Header{"Status": {status}}})
 	return true
 }
 
-// target returns the subject of a request at the server.
+// target returns the subject under which the server knows a request.
 func target(m *nats.Msg) string {
 	to := strings.TrimPrefix(m.Subject, prefix+".")
 	if strings.HasPrefix(to, "$KV.") {

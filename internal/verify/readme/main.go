@@ -1,8 +1,8 @@
 //go:build unix
 
-// Command readme writes the real output of lockctl into the documents. It runs the lines
-// in steps.go, with a separate server for each page, and puts them and their output
-// between two marks. A test runs them again and compares.
+// Command readme writes the real output of lockctl into the documents. It runs the lines in
+// steps.go, with a separate server for each page, and puts the lines and their output between
+// two marks. A test runs them again and compares the output.
 package main
 
 import (
@@ -56,7 +56,7 @@ func run(root string) error {
 	return nil
 }
 
-// build builds lockctl in a directory.
+// build builds lockctl in the directory bin.
 func build(bin string) error {
 	out, err := exec.Command("go", "build", "-o", bin+"/", "github.com/natslock/locks/cmd/lockctl").CombinedOutput()
 	if err != nil {
@@ -98,7 +98,7 @@ type stage struct {
 	procs []*exec.Cmd
 }
 
-// play runs all steps and returns the lines with their output, as a block of Markdown.
+// play runs all steps and returns the lines with their output, as a Markdown block.
 func play(bin string, steps []step) (_ string, err error) {
 	st := &stage{}
 	if st.dir, err = os.MkdirTemp("", "readme-"); err != nil {
@@ -138,8 +138,8 @@ func (st *stage) prepare(bin string) error {
 	return nil
 }
 
-// perform runs a step and returns its output. For a background step, that is the output
-// until its condition holds.
+// perform runs a step and returns its output. For a background step it returns the output up to
+// the time when the step's condition holds.
 func (st *stage) perform(i int, s step) (string, error) {
 	line := s.run
 	if line == "" {
@@ -178,7 +178,7 @@ func (st *stage) command(line string) *exec.Cmd {
 	return cmd
 }
 
-// stop ends the processes that are still running, the server last.
+// stop kills the processes that are still running, the server last.
 func (st *stage) stop() {
 	for i := len(st.procs) - 1; i >= 0; i-- {
 		_ = syscall.Kill(-st.procs[i].Process.Pid, syscall.SIGKILL)
@@ -188,10 +188,10 @@ func (st *stage) stop() {
 
 var address = regexp.MustCompile(`127\.0\.0\.1:\d+`)
 
-// shown returns the output with the address that the displayed line would have.
+// shown returns the output with the server address that the displayed line would have.
 func shown(out string) string { return address.ReplaceAllString(out, "127.0.0.1:4222") }
 
-// varying lists the parts of the output that are never the same.
+// varying lists the parts of the output that differ from run to run.
 var varying = []struct {
 	is   *regexp.Regexp
 	name string

@@ -2,20 +2,20 @@
 
 package main
 
-// step is one line that a user types.
+// step is a line that a user types.
 type step struct {
-	line   string // shown; run in the background if it ends with "&"
-	run    string // run instead, with details that the page need not show
-	until  string // for a background line: the shell condition for going on
+	line   string // the line shown; it runs in the background if it ends with "&"
+	run    string // what to run instead, with details that the page need not show
+	until  string // for a background line, the shell condition for continuing
 	hidden bool
 }
 
 // server is the first step of each session. The others use the server that it starts.
 var server = step{line: "lockctl server &", run: "lockctl server --port 0 --dir store &", until: "grep -q nats:// out.0"}
 
-// sessions are the lines that the pages show, in this order. Add yours here, run "make
-// docs", and teach plain in main.go which parts of its output differ from one run to
-// the next.
+// sessions holds the lines that each page shows, in order. To add a session, list it here, run
+// "make docs", and teach plain in main.go which parts of its output differ from one run to the
+// next.
 var sessions = map[string][]step{
 	"README.md": {
 		server,
@@ -42,8 +42,8 @@ var sessions = map[string][]step{
 	},
 }
 
-// held returns the condition that a lock has a holder.
+// held returns a condition for a lock to have a holder.
 func held(name string) string { return "lockctl info " + name + " | grep -q ': held'" }
 
-// queued returns the condition that one waiter queues for a lock.
+// queued returns a condition for exactly one waiter to be queued for a lock.
 func queued(name string) string { return "lockctl info " + name + " | grep -q 'queue of 1'" }
