@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// refusal returns the answer of a server that refuses a write.
+// refusal returns a server's answer that refuses a write.
 func (t *trial) refusal(code int, description string) string {
 	return fmt.Sprintf(`{"error":{"code":400,"err_code":%d,"description":%q},"stream":"KV_%s","seq":0}`, code, description, t.bucket)
 }
 
-// unavailable is the server's answer to a write that no stream has taken.
+// unavailable is the server's answer to a write that no stream has accepted.
 const unavailable = "NATS/1.0 503\r\n\r\n"
 
-// noAnswer tells the program nothing about locks that are free. Finally it answers
-// nothing at all.
+// noAnswer sends the program answers that tell it nothing about free locks, and finally no
+// answers at all.
 func noAnswer(t *trial) {
 	t.open()
 	answers := []struct{ what, forged string }{
@@ -42,21 +42,22 @@ func noAnswer(t *trial) {
 	}
 }
 
-// tries makes the program try a lock, and waits until it has sent an attempt.
+// tries makes the program try a lock, and waits until the program has sent an attempt.
 func (t *trial) tries(name string) (*asked, write) {
 	a := t.asks(request{Do: "try", Name: name})
 	t.eventually("an attempt for "+name, "there is none", func() bool { return len(t.wire.seen("lock."+name)) > 0 })
 	return a, t.wire.seen("lock." + name)[0]
 }
 
-// judged judges an answer that is late or lost. If it is ok, there has to be a record.
+// judged waits for the result of a request whose answer was late or lost. If the result is ok,
+// there must be a record.
 func (a *asked) judged() {
 	if got := a.t.answered(a.r, a.ch); got.Result == "ok" {
 		a.t.granted(a.r.Name, got)
 	}
 }
 
-// answerOfAnother loses a claim, and then answers the claim of another lock.
+// answerOfAnother drops a claim, and then answers the claim of another lock.
 func answerOfAnother(t *trial) {
 	t.open()
 	t.wire.govern(func(w *write) fate { return fate{drop: w.key == "lock.lost" && w.n == 1} })
@@ -68,10 +69,10 @@ func answerOfAnother(t *trial) {
 	t.granted(next.r.Name, a)
 }
 
-// earlierAnswer loses a claim of another lock, and then answers the earlier claim.
+// earlierAnswer drops a claim of another lock, and then answers the earlier claim.
 func earlierAnswer(t *trial) {
 	t.open()
-	const late = 1400 * time.Millisecond // many have stopped waiting by then
+	const late = 1400 * time.Millisecond // many programs have stopped waiting by then
 	t.wire.govern(func(w *write) fate {
 		if w.key == "lock.late" && w.n == 1 {
 			return fate{after: late}
@@ -85,7 +86,8 @@ func earlierAnswer(t *trial) {
 	lost.judged()
 }
 
-// earlierRenewal answers a renewal after the next one was sent, and loses that one.
+// earlierRenewal answers a renewal only after the next one has been sent, and drops that next
+// one.
 func earlierRenewal(t *trial) {
 	t.open()
 	t.wire.govern(func(w *write) fate {
@@ -103,11 +105,10 @@ func earlierRenewal(t *trial) {
 	t.status(x)
 }
 
-// unfitAnswer lets the program learn that the bucket is unfit before its claim is
-// answered.
+// unfitAnswer lets the program learn that the bucket is unfit before its claim is answered.
 func unfitAnswer(t *trial) {
 	t.open()
-	t.take("first") // a program that does not use the bucket may verify it later
+	t.take("first") // otherwise the program might postpone verifying the bucket
 	back := t.wire.cut()
 	t.configure(expires)
 	held, pass := t.wire.holdInfos()
@@ -169,7 +170,7 @@ func renewalError(t *trial) {
 func marginOfLong(t *trial) {
 	for _, ttl := range []time.Duration{t.TTL, time.Hour} {
 		t.ttl = ttl
-		t.start() // a new run, since it opens once
+		t.start() // a new run, because the program opens the bucket only once per run
 		a := t.ask(t.opening())
 		if a.Result == "error" { // the program may have a lower maximum
 			continue

@@ -9,8 +9,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// rows are settings that a client must refuse, as changes to a stream info. None of our servers can make such a bucket
-// without other settings that are refused.
+// rows are settings that a client must refuse, expressed as changes to a stream info. None of our servers can create
+// such a bucket without other settings that are refused as well.
 var rows = []struct {
 	row    string
 	change func(c map[string]any)
@@ -24,7 +24,7 @@ var rows = []struct {
 	{"allow_msg_counter", func(c map[string]any) { c["allow_msg_counter"] = true }},
 }
 
-// refuses requires that the program does not open a bucket that looks like this.
+// refuses requires the program not to open a bucket that looks like this.
 func (t *trial) refuses(row string, change func(c map[string]any)) {
 	t.wire.show(func(i map[string]any) {
 		if c, ok := i["config"].(map[string]any); ok {
@@ -50,7 +50,7 @@ func bucketRows(t *trial) {
 	t.expect(a.Result == "ok", `"ok" for a bucket that is fit, with a setting of a later server`, "%s", a)
 }
 
-// mirrored changes a stream info into that of a bucket that has a mirror, on a cluster.
+// mirrored makes a stream info look like that of a bucket on a cluster that has a mirror.
 func mirrored(i map[string]any) {
 	replicated(i, true)
 	if c, ok := i["config"].(map[string]any); ok {
@@ -62,9 +62,9 @@ func mirrored(i map[string]any) {
 	}
 }
 
-// bucketAlone shows the program a bucket with a mirror, and one with replicas. It answers the program's reads from a
-// state in which the lock was still held. The program either refuses these buckets, or is of level 5 and knows that
-// such an answer does not prove a no.
+// bucketAlone shows the program a bucket with a mirror, and one with replicas, and answers the program's reads from a
+// state in which the lock was still held. The program must either refuse these buckets, or be of level 5 and know that
+// such an answer does not prove that the lock is held.
 func bucketAlone(t *trial) {
 	old := "MV_" + t.bucket // as long as the bucket's stream name
 	for i, of := range []struct {
@@ -90,7 +90,7 @@ func bucketAlone(t *trial) {
 	}
 }
 
-// copied creates a stream with the present records of the bucket, which keeps them as they are.
+// copied creates a stream with the bucket's current records. The copy does not follow later changes.
 func (t *trial) copied(name string, last uint64) (end func()) {
 	c := jetstream.StreamConfig{Name: name, Storage: jetstream.MemoryStorage, MaxMsgsPerSubject: 1, AllowDirect: true, Mirror: &jetstream.StreamSource{Name: "KV_" + t.bucket}}
 	s, err := t.js.CreateStream(t.ctx, c)
@@ -120,7 +120,7 @@ func bucketServers(t *trial) {
 	t.expect(a.Result == "ok", `"ok" for a server that is fit`, "%s", a)
 }
 
-// reconnected makes the program connect anew, and waits until it has read the bucket's stream info again.
+// reconnected makes the program reconnect, and waits until it has read the bucket's stream info again.
 func (t *trial) reconnected() {
 	before := t.wire.infosShown()
 	t.wire.cut()()
@@ -130,7 +130,7 @@ func (t *trial) reconnected() {
 	t.pause(settled)
 }
 
-// within10 waits for ok, at most for soon, and reports whether it returned true.
+// within10 waits for up to soon until ok returns true, and reports whether it did.
 func (t *trial) within10(ok func() bool) bool {
 	for end := time.Now().Add(soon); !ok(); t.pause(5 * time.Millisecond) {
 		if time.Now().After(end) {
@@ -140,7 +140,7 @@ func (t *trial) within10(ok func() bool) bool {
 	return true
 }
 
-// configure changes the settings of the bucket.
+// configure changes the bucket's settings.
 func (t *trial) configure(change func(c *jetstream.StreamConfig)) {
 	c := t.stream.CachedInfo().Config
 	change(&c)
@@ -166,7 +166,7 @@ func bucketUnfit(t *trial) {
 	t.eventually("ok: the bucket is fit again", "no grant", func() bool { return t.try(x).Result == "ok" })
 }
 
-// anew deletes the bucket and makes it again, with first as the revision of its first record.
+// anew deletes and re-creates the bucket, with first as the revision of its first record.
 func (t *trial) anew(first uint64, change func(c *jetstream.StreamConfig)) {
 	c := t.stream.CachedInfo().Config
 	t.need(t.js.DeleteStream(t.ctx, c.Name))
@@ -184,14 +184,14 @@ func (t *trial) anew(first uint64, change func(c *jetstream.StreamConfig)) {
 	t.need(err)
 }
 
-// busy reports whether a server failed to make a stream because it is still removing the files of the deleted one.
+// busy reports whether a server could not create a stream because it is still removing the deleted one's files.
 func busy(err error) bool {
 	refused, ok := errors.AsType[*jetstream.APIError](err)
 	return ok && refused.ErrorCode == 10049
 }
 
-// recreated makes the bucket again while the program holds a lock, without the lock's record, and makes the program
-// connect anew. No renewal passes.
+// recreated re-creates the bucket without the lock's record while the program holds the lock, and makes the program
+// reconnect. No renewal passes.
 func (t *trial) recreated(change func(c *jetstream.StreamConfig)) {
 	t.open()
 	gate := make(chan struct{})
@@ -217,7 +217,7 @@ func bucketAnewUnfit(t *trial) {
 	t.notHeld(x, "not held: the lease was one of the bucket before")
 }
 
-// tokensBackwards makes the bucket again with low revisions.
+// tokensBackwards re-creates the bucket with low revisions.
 func tokensBackwards(t *trial) {
 	t.open()
 	s := t.take(x)

@@ -17,16 +17,16 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// Case is one test of a locker.
+// Case is a single test of a locker.
 type Case struct {
 	Name  string        `json:"name"`
-	Level int           `json:"level"`          // level that the program needs
-	Part  string        `json:"part,omitempty"` // part that the case is about; "" for a level
-	Must  string        `json:"must"`           // sentence of docs/protocol
-	Also  string        `json:"also,omitempty"` // numbers of other musts that it tests
-	TTL   time.Duration `json:"-"`              // TTL that the program is opened with; 0 for 3 s
-	// With NoBucket the case makes the bucket itself, with Own it starts the server itself, and with
-	// Stops it stops the process of the program.
+	Level int           `json:"level"`          // the level that the program needs
+	Part  string        `json:"part,omitempty"` // the part that the case is about; "" for a level
+	Must  string        `json:"must"`           // a sentence from docs/protocol
+	Also  string        `json:"also,omitempty"` // the numbers of other musts that the case tests
+	TTL   time.Duration `json:"-"`              // the TTL that the program is opened with; 0 for 3 s
+	// With NoBucket the case creates the bucket itself. With Own it starts the server itself. With
+	// Stops it stops the program's process.
 	NoBucket bool           `json:"-"`
 	Own      bool           `json:"-"`
 	Stops    bool           `json:"-"`
@@ -35,22 +35,22 @@ type Case struct {
 
 var musts = regexp.MustCompile(`\bM(\d+)`)
 
-// numbers returns the numbers of the musts that it tests.
+// numbers returns the numbers of the musts that the case tests.
 func (c *Case) numbers() []int { return numbersIn(c.Must + " " + c.Also) }
 
 func numbersIn(text string) (all []int) {
 	for _, m := range musts.FindAllStringSubmatch(text, -1) {
-		n, _ := strconv.Atoi(m[1]) // consists of digits
+		n, _ := strconv.Atoi(m[1]) // the match consists of digits
 		all = append(all, n)
 	}
 	return all
 }
 
-// Cases has all cases: those of the levels in order, then those of the parts.
+// Cases lists all cases: first those of the levels in order, then those of the parts.
 var Cases = append(ofLevels, ofParts...)
 
 var ofLevels = []*Case{
-	// Level 1: one attempt, the validity, and the release.
+	// Level 1: a single attempt, the validity, and the release.
 	{Name: "free", Level: 1, judge: free, Must: "The *fencing token* of a lease is `revision << 6 | n`"},
 	{Name: "name", Level: 1, judge: names, Must: "every other byte becomes `=` and two upper-case hexadecimal digits."},
 	{Name: "ttl", Level: 1, judge: ttl, Must: mustRoundUp},
@@ -188,7 +188,7 @@ func ttlRange(t *trial) {
 	const day = 24 * time.Hour
 	for _, ttl := range []time.Duration{t.TTL, 366*day + time.Millisecond, 366*day + time.Second, time.Millisecond, time.Second - time.Millisecond, day + time.Millisecond, 30 * day} {
 		t.ttl = ttl
-		t.start() // a new run, since it opens once
+		t.start() // a new run, because the program opens the bucket only once per run
 		a := t.ask(t.opening())
 		if a.Result == "ok" {
 			a = t.try(x)
@@ -209,7 +209,7 @@ func held(t *trial) {
 	t.rivalTakes(x)
 	before := t.read("lock." + x)
 	t.open()
-	for range 2 { // the second time the program may already know the lock
+	for range 2 { // the second time, the program may already know the lock
 		a := t.try(x)
 		t.expect(a.Result == "refused", `"refused": the lock is held`, "%s", a)
 		t.untouched(before)
@@ -295,7 +295,7 @@ func inFlight(t *trial) {
 	}
 }
 
-// foreignAck acknowledges attempts that were never stored, in ways that must not count.
+// foreignAck acknowledges attempts that were never stored, in ways that a program must not accept.
 func foreignAck(t *trial) {
 	t.open()
 	for i, forged := range []string{
@@ -316,7 +316,7 @@ func foreignAck(t *trial) {
 	}
 }
 
-// configured makes the bucket with a change, and makes the program open it.
+// configured creates the bucket with changed settings, and makes the program open it.
 func (t *trial) configured(change func(c *jetstream.StreamConfig)) answer {
 	c, err := kvstore.Config{Bucket: t.bucket}.StreamConfig()
 	t.need(err)
@@ -344,7 +344,7 @@ func bucketVersion(t *trial) {
 	}
 }
 
-// unfit has settings that a client must refuse.
+// unfit lists settings that a client must refuse.
 var unfit = []struct {
 	row    string
 	change func(c *jetstream.StreamConfig)
@@ -394,8 +394,8 @@ func renewal(t *trial) {
 	t.expect(!t.program.toldLost(x), "no lost lock", `{"event":"lost"}`)
 }
 
-// first applies do to the first write under the key of a lock, and holds all later ones, so that no
-// renewal prolongs a validity.
+// first applies do to the first write under a lock's key, and holds all later ones, so that no
+// renewal extends the validity.
 func (t *trial) first(do fate) (release func()) {
 	gate := make(chan struct{})
 	t.wire.govern(func(w *write) fate {
@@ -471,7 +471,7 @@ func lateAnswer(t *trial) {
 	t.notHeld(x, "not held: the answer came too late")
 }
 
-// lateRenewal answers all renewals after the validity has ended.
+// lateRenewal answers all renewals only after the validity has ended.
 func lateRenewal(t *trial) {
 	t.open()
 	gate := make(chan struct{})
@@ -522,7 +522,7 @@ func foreignRevision(t *trial) {
 	t.untouched(before)
 }
 
-// renewalZero passes a renewal once the record and its tombstone no longer exist.
+// renewalZero lets a renewal pass once the record and its tombstone no longer exist.
 func renewalZero(t *trial) {
 	t.open()
 	gate := make(chan struct{})
@@ -542,7 +542,7 @@ func renewalZero(t *trial) {
 	t.expect(!t.read(s.key).live(), "no record: the lease has ended", "%s", t.read(s.key))
 }
 
-// deposedRenewal answers the first renewal like a leader that was deposed before the claim.
+// deposedRenewal answers the first renewal as a leader that was deposed before the claim would.
 func deposedRenewal(t *trial) {
 	t.open()
 	var claimed uint64
@@ -552,7 +552,7 @@ func deposedRenewal(t *trial) {
 		}
 		return fate{drop: true, forged: fmt.Sprintf(`{"error":{"code":400,"err_code":10071,"description":"wrong last sequence: %d"},"stream":"KV_%s","seq":0}`, claimed-1, t.bucket)}
 	})
-	// The rule needs claimed only for the renewal, which follows.
+	// The rule uses claimed only for the renewal, which comes later.
 	s := func() stored {
 		s := t.take(x)
 		t.wire.mu.Lock()
@@ -593,12 +593,12 @@ func releaseLost(t *trial) {
 	t.expect(a.Result == "lost", `"lost" from unlock: another client has the lock`, "%s", a)
 }
 
-// forgedRecord sends a holder notifications of records that nobody has written.
+// forgedRecord notifies a holder of records that were never written.
 func forgedRecord(t *trial) {
 	t.open()
 	s := t.take(x)
 	at := t.wire.seen(s.key)[0].at
-	t.pauseUntil(at.Add(1200 * time.Millisecond)) // after a second it watches its record
+	t.pauseUntil(at.Add(1200 * time.Millisecond)) // a second after the claim, the program watches its record
 	now := t.read(s.key)
 	t.forge(s.key, now.revision+1000, record(1, "forged", time.Minute, nil), false)
 	t.forge(s.key, now.revision+1001, record(3, text(s.fields["id"]), time.Minute, map[string]any{"t": s.revision << 6, "bb": "forged"}), false)
@@ -609,14 +609,14 @@ func forgedRecord(t *trial) {
 	t.expect(t.read(s.key).live(), "its record", "%s", t.read(s.key))
 }
 
-// waitsFor makes the program wait for a lock that is held, and returns its place.
+// waitsFor makes the program wait for a lock that is held, and returns the program's place.
 func (t *trial) waitsFor(name string) (place stored, answered func() answer) {
 	r := request{Do: "lock", Name: name, Wait: (30 * time.Second).Milliseconds()}
 	ch := t.send(r)
 	return t.place(name), func() answer { return t.answered(r, ch) }
 }
 
-// waits is waitsFor for a lock that the program then gets.
+// waits is waitsFor for a lock that the program will get.
 func (t *trial) waits(name string) (place stored, granted func() answer) {
 	place, answered := t.waitsFor(name)
 	return place, func() answer { return t.turned(name, answered()) }
@@ -651,13 +651,13 @@ func queue(t *trial) {
 	}
 }
 
-// grant is what a client of the library received.
+// grant is what a client that uses the library received.
 type grant struct {
 	lock *natslock.Lock
 	err  error
 }
 
-// rivalWaits makes a client of the library queue. n is the number of places after that.
+// rivalWaits makes a client that uses the library queue, and waits until there are n places.
 func (t *trial) rivalWaits(name string, n int) <-chan grant {
 	c, ch := t.rival(), make(chan grant, 1)
 	go func() {
@@ -680,7 +680,7 @@ func (t *trial) rivalGranted(ch <-chan grant) *natslock.Lock {
 	return nil
 }
 
-// fifo makes the program wait between a slow client and a client of the library.
+// fifo makes the program wait behind a slow client and ahead of a client that uses the library.
 func fifo(t *trial) {
 	t.open()
 	b := t.waitsBehind(x, 1)
@@ -734,8 +734,8 @@ func tryBehindQueue(t *trial) {
 	t.expect(a.Result == "refused", `"refused": the lock is free, and another client waits for it`, "%s", a)
 }
 
-// predecessor ends the place ahead of the program's while another client has the lock, which was
-// free before that.
+// predecessor ends the place ahead of the program's while another client has the lock. Before that
+// the lock was free.
 func predecessor(t *trial) {
 	t.open()
 	for _, status := range []int{4, 5, 9} {
@@ -755,7 +755,7 @@ func forgedTombstone(t *trial) {
 	before := t.read("lock." + x)
 	t.open()
 	_, granted := t.waits(x)
-	t.pause(settled) // until it has subscribed
+	t.pause(settled) // until the program has subscribed
 	for _, revision := range []uint64{before.revision, before.revision + 1000} {
 		t.forge(before.key, revision, record(4, text(before.fields["id"]), 0, nil), true)
 		t.pause(settled)
@@ -775,7 +775,7 @@ func noNotifications(t *trial) {
 	granted()
 }
 
-// placeEnded deletes the place of a waiter.
+// placeEnded deletes a waiter's place.
 func placeEnded(t *trial) {
 	l := t.rivalTakes(x)
 	t.open()
@@ -798,7 +798,7 @@ func placeEnded(t *trial) {
 // patient is a request that waits for longer than an answer takes.
 var patient = request{Do: "lock", Name: x, Wait: 5000}
 
-// lostAnswer stores the first attempt, and loses its answer. No renewal passes.
+// lostAnswer lets the first attempt be stored, but loses its answer. No renewal passes.
 func lostAnswer(t *trial) {
 	t.open()
 	gate := make(chan struct{})
@@ -836,7 +836,7 @@ func brokenAttempt(t *trial) {
 	b := t.put(s.key, record(3, text(s.fields["id"]), t.whole(), map[string]any{"t": s.revision << 6, "bb": "operator"}), s.revision, t.whole())
 	close(gate)
 	a := t.answered(patient, ch)
-	if a.Result == "ok" { // a new claim is allowed, but not an adoption
+	if a.Result == "ok" { // a new claim is allowed, but an adoption is not
 		now := t.read(s.key)
 		t.expect(text(now.fields["id"]) != text(s.fields["id"]), "no grant: an operator has broken the attempt", "%s", now)
 	}
@@ -894,7 +894,7 @@ func repeatedAnswers(t *trial) {
 	t.notHeld(x, "not held, after the release")
 }
 
-// lostRenewalAnswer stores the first renewal, and loses its answer.
+// lostRenewalAnswer lets the first renewal be stored, but loses its answer.
 func lostRenewalAnswer(t *trial) {
 	t.open()
 	t.wire.govern(func(w *write) fate {
@@ -926,13 +926,13 @@ func ids(t *trial) {
 				t.expect(t.ask(request{Do: "unlock", Name: x}).Result == "ok", "ok", "no ok from unlock")
 			}
 		}
-		for _, name := range []string{"y", "z"} { // held alongside the others
+		for _, name := range []string{"y", "z"} { // held together with the others
 			t.expect(t.ask(request{Do: "unlock", Name: name}).Result == "ok", "ok", "no ok from unlock")
 		}
 	}
 }
 
-// readable has values of a place, both those that a reader must accept and those that it must not.
+// readable lists values of a place, both those that a reader must accept and those that it must not.
 var readable = []struct {
 	what  string
 	value []byte
@@ -961,7 +961,7 @@ var readable = []struct {
 
 func concat(parts ...string) []byte { return []byte(strings.Join(parts, "")) }
 
-// placesReadable makes the program try a free lock whose queue has one of these values.
+// placesReadable makes the program try a free lock whose queue contains one of these values.
 func placesReadable(t *trial) {
 	t.open()
 	for i, one := range readable {

@@ -7,7 +7,7 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// breaks makes an operator break the claim of a record.
+// breaks makes an operator break a record's claim.
 func (t *trial) breaks(s stored, more func(*admin.BreakRequest)) {
 	r := admin.BreakRequest{Kind: admin.KindMutex, Name: x, ID: text(s.fields["id"]), Reason: "conform"}
 	if more != nil {
@@ -16,7 +16,7 @@ func (t *trial) breaks(s stored, more func(*admin.BreakRequest)) {
 	t.need(t.operator().Break(t.ctx, r))
 }
 
-// deleted waits until the program deletes key at the revision.
+// deleted waits until the program deletes key at the given revision.
 func (t *trial) deleted(key string, revision uint64, expected string) {
 	t.eventually(fmt.Sprintf("%s: a deletion that expects %d", expected, revision), "there is none", func() bool {
 		for _, w := range t.wire.seen(key) {
@@ -40,7 +40,7 @@ func releaseBroken(t *trial) {
 	t.expect(!t.read(s.key).live(), "no record after the release", "%s", t.read(s.key))
 }
 
-// brokenLater breaks a lease when its client may be watching it.
+// brokenLater breaks a lease at a time when its client may be watching it.
 func brokenLater(t *trial) {
 	t.open()
 	s := t.take(x)
@@ -92,7 +92,7 @@ func extendLost(t *trial) {
 	t.untouched(before)
 }
 
-// extendUnanswered leaves the renewals of an extension unanswered.
+// extendUnanswered leaves an extension's renewals unanswered.
 func extendUnanswered(t *trial) {
 	t.open()
 	defer t.first(fate{})()
@@ -104,7 +104,7 @@ func extendUnanswered(t *trial) {
 	t.notHeld(x, fmt.Sprintf("not held: %v have passed since the sending of the claim", t.validity()))
 }
 
-// extendRange asks for TTLs that no renewed lease may have.
+// extendRange requests TTLs that no renewed lease may have.
 func extendRange(t *trial) {
 	t.open()
 	t.extends = true
@@ -120,7 +120,7 @@ func extendRange(t *trial) {
 	}
 }
 
-// extendShorter asks for a shorter TTL, and leaves that unanswered.
+// extendShorter requests a shorter TTL, and leaves the request unanswered.
 func extendShorter(t *trial) {
 	t.open()
 	t.extends = true

@@ -1,6 +1,6 @@
-// Command lockconform tests a locker that was written from docs/protocol. It runs the
-// program, exchanges lines of JSON with it, and stands between it and a real server. Each
-// case tests one sentence of the protocol, and judges by the records and the writes.
+// Command lockconform tests a locker that was written from docs/protocol. It runs the program,
+// exchanges lines of JSON with it, and sits between it and a real server. Each case tests one
+// sentence of the protocol, and judges the program by its records and writes.
 //
 //	lockconform --level 1 -- node locker.js
 //
@@ -35,7 +35,7 @@ import (
 
 func main() { os.Exit(mainCode(os.Args[1:], os.Stdout, os.Stderr)) }
 
-// mainCode runs one command line and returns the exit code.
+// mainCode runs a command line and returns the exit code.
 func mainCode(args []string, stdout, stderr io.Writer) int {
 	c := command{out: stdout}
 	parser := kong.Must(&c, kong.Name("lockconform"), kong.Writers(stdout, stderr), kong.ConfigureHelp(kong.HelpOptions{Compact: true}))
@@ -65,7 +65,7 @@ type command struct {
 	out io.Writer
 }
 
-// Help returns the text of --help before the flags.
+// Help returns the text that --help prints before the flags.
 func (*command) Help() string {
 	return `Tests a locker in any language that was written from docs/protocol.
 
@@ -131,12 +131,12 @@ func (c *command) AfterApply() error {
 	return nil
 }
 
-// result is the result of a case. Scripts depend on it: fields are added, never renamed.
+// result is the result of a case. Scripts depend on it: fields may be added, but never renamed.
 type result struct {
 	*Case
-	Result   string  `json:"result"` // ok, failed, error
+	Result   string  `json:"result"` // ok, failed or error
 	Seconds  float64 `json:"seconds"`
-	Violated string  `json:"violated,omitempty"` // the violated sentence, if it is not the one of the case
+	Violated string  `json:"violated,omitempty"` // the violated sentence, unless it is the case's own
 	Expected string  `json:"expected,omitempty"`
 	Seen     string  `json:"seen,omitempty"`
 
@@ -146,7 +146,7 @@ type result struct {
 // run is one run of the command.
 type run struct {
 	*command
-	url  string               // server that the cases share
+	url  string               // the server that the cases share
 	late func() time.Duration // measured if nil
 }
 
@@ -213,7 +213,7 @@ func (c *command) chosen() (cases []*Case) {
 	for _, one := range Cases {
 		matches := c.Names == ""
 		for _, p := range strings.Split(c.Names, ",") {
-			ok, _ := path.Match(p, one.Name) // AfterApply has checked it
+			ok, _ := path.Match(p, one.Name) // AfterApply has checked the pattern
 			matches = matches || ok
 		}
 		if matches && one.Part == c.Part && one.Level <= c.Level && (c.Only == 0 || one.Level == c.Only) && (canStop || !one.Stops) {
@@ -223,10 +223,10 @@ func (c *command) chosen() (cases []*Case) {
 	return cases
 }
 
-// table returns a table without frames, with two blanks between its columns.
+// table returns a table without borders, with two spaces between its columns.
 func (c *command) table() *tabwriter.Writer { return tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0) }
 
-// printJSON prints v on one line.
+// printJSON prints v on a single line.
 func (c *command) printJSON(v any) {
 	e := json.NewEncoder(c.out)
 	e.SetEscapeHTML(false)
@@ -248,8 +248,8 @@ func (c *command) list(cases []*Case) error {
 	return t.Flush()
 }
 
-// all runs several cases at a time, and calls done with each result. It returns the results
-// in the order of the cases.
+// all runs several cases at a time, and calls done with each result. It returns the results in
+// the order of the cases.
 func (r *run) all(ctx context.Context, cases []*Case, done func(result)) []result {
 	var (
 		mu      sync.Mutex
@@ -280,7 +280,7 @@ func (r *run) all(ctx context.Context, cases []*Case, done func(result)) []resul
 	return results
 }
 
-// one runs a case in its own bucket.
+// one runs a case in a separate bucket.
 func (r *run) one(ctx context.Context, c *Case, bucket string) (res result) {
 	begun := time.Now()
 	t := &trial{Case: c, ctx: ctx, run: r, bucket: bucket, ttl: cmp.Or(c.TTL, 3*time.Second)}

@@ -6,8 +6,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// least returns a user who may use the locks below "orders." and do nothing else.
-// docs/permissions.conf grants the same to a service.
+// least returns a user who may use the locks below "orders." and nothing else.
+// docs/permissions.conf grants the same permissions to a service.
 func (t *trial) least() *server.User {
 	return &server.User{Username: "orders", Password: "orders", Permissions: &server.Permissions{
 		Publish: &server.SubjectPermission{Allow: []string{
@@ -69,7 +69,7 @@ func bufferedWrite(t *trial) {
 	t.open()
 	t.take("first")
 	back := t.wire.cut()
-	t.pause(settled) // until the program notices: a write to the old connection is lost
+	t.pause(settled) // until the program notices, because a write to the old connection is lost
 	r := request{Do: "try", Name: x}
 	ch := t.send(r)
 	var a *answer

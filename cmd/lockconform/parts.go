@@ -8,7 +8,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Parts that have cases.
+// The parts that have cases.
 const (
 	rwlock    = "rwlock"
 	semaphore = "semaphore"
@@ -45,16 +45,16 @@ var ofParts = []*Case{
 
 const guardHeader = "Nats-Expected-Last-Subject-Sequence-Subject"
 
-// puts writes a foreign client's record that lasts for a minute.
+// puts writes another client's record, which lasts for a minute.
 func (t *trial) puts(key string, status int, id string, more map[string]any) stored {
 	t.put(key, record(status, id, time.Minute, more), 0, time.Minute)
 	return t.read(key)
 }
 
-// ends makes the foreign client of a record end it.
+// ends makes the client that wrote a record end it.
 func (t *trial) ends(s stored) { t.erase(s.key, 4, text(s.fields["id"]), s.revision) }
 
-// of returns a request for the lock of the part.
+// of returns a request for the part's lock.
 func of(do, kind string, permits int) request {
 	r := request{Do: do, Name: x, Kind: kind, Permits: permits}
 	if do == "lock" {
@@ -81,7 +81,7 @@ func (a *asked) notBefore(d time.Duration, expected string) {
 	}
 }
 
-// granted waits for the grant. It returns the write that created its record.
+// granted waits for the grant, and returns the write that created its record.
 func (a *asked) granted(prefix, expected string) write {
 	got := a.t.answered(a.r, a.ch)
 	return a.t.holds(prefix, got, expected)
@@ -129,7 +129,7 @@ func reads(t *trial) {
 	t.expect(strings.HasSuffix(w.key, "."+text(w.fields["id"])) && number(w.fields["m"]) == 1, "the id in the key, and m 1", "the id %q, and m %d", text(w.fields["id"]), number(w.fields["m"]))
 	t.unlocks("read", 0)
 	t.expect(t.read(w.key).deleted(), "a tombstone of "+w.key, "%s", t.read(w.key))
-	// After a writer has left.
+	// The same after a writer has left.
 	t.ends(t.puts("rw."+x, 1, "WRITER", nil))
 	gone, key := t.read("rw."+x), w.key
 	w = t.holds("read."+x+".", t.ask(of("try", "read", 0)), "no client writes")
@@ -171,7 +171,7 @@ func readBehindGate(t *trial) {
 	waits.granted("read."+x+".", "the writer has gone")
 }
 
-// readAgain loses the answer to the first attempt, and passes the second.
+// readAgain drops the first attempt to join, and lets the second one pass.
 func readAgain(t *trial) {
 	t.open()
 	n := 0
@@ -299,8 +299,8 @@ func tryWrite(t *trial) {
 	t.untouched(reader)
 }
 
-// draining makes the program write while another client reads. It returns the reader's
-// record and the gate.
+// draining makes the program request the write lock while another client reads. It returns the
+// reader's record, the gate and the program's request.
 func (t *trial) draining(status int) (reader, gate stored, waits *asked) {
 	t.open()
 	reader = t.puts("read."+x+".OTHER", status, "OTHER", map[string]any{"m": 1, "t": 64})
@@ -335,7 +335,7 @@ func drainBroken(t *trial) {
 	waits.granted("rw."+x, "the reader has gone")
 }
 
-// drainOldAnswer answers with a state that is older than the gate and names no reader.
+// drainOldAnswer answers with a state that is older than the gate and lists no reader.
 func drainOldAnswer(t *trial) {
 	t.open()
 	reader := t.puts("read."+x+".OTHER", 1, "OTHER", map[string]any{"m": 1})
@@ -353,7 +353,7 @@ func drainOldAnswer(t *trial) {
 	t.grantedOrNot(waits)
 }
 
-// drainAnew answers like a newer bucket.
+// drainAnew answers as a newer bucket would.
 func drainAnew(t *trial) {
 	_, _, waits := t.draining(1)
 	t.wire.show(func(i map[string]any) {
@@ -372,8 +372,8 @@ func drainAnew(t *trial) {
 	}
 }
 
-// replicated changes a stream info into that of three replicas. Without led it has no
-// leader, and so is incomplete.
+// replicated makes a stream info look like that of a stream with three replicas. Without led
+// the stream info names no leader, and is therefore incomplete.
 func replicated(i map[string]any, led bool) {
 	if c, ok := i["config"].(map[string]any); ok {
 		c["num_replicas"] = 3
@@ -387,7 +387,7 @@ func replicated(i map[string]any, led bool) {
 	i["cluster"] = cluster
 }
 
-// drainTwice makes the program write in a bucket that it sees as one of three replicas.
+// drainTwice makes the program write in a bucket that appears to have three replicas.
 func drainTwice(t *trial) {
 	t.start()
 	t.wire.show(func(i map[string]any) { replicated(i, true) })
@@ -403,7 +403,7 @@ func drainTwice(t *trial) {
 	t.expect(renewed > 0, "a renewal of the gate between two answers, before the grant", "no renewal; its writes: %s", t.writes())
 }
 
-// drainIncomplete gives the program answers that name neither a reader nor a leader.
+// drainIncomplete gives the program answers that list neither a reader nor a leader.
 func drainIncomplete(t *trial) {
 	t.start()
 	t.wire.show(func(i map[string]any) { replicated(i, true) })
@@ -426,8 +426,8 @@ func drainIncomplete(t *trial) {
 	}
 }
 
-// grantedOrNot waits for an answer, which may be an error, because the program may have
-// given up.
+// grantedOrNot waits for an answer, which may be an error because the program may have given
+// up.
 func (t *trial) grantedOrNot(waits *asked) {
 	if a := t.answered(waits.r, waits.ch); a.Result != "error" {
 		t.holds("rw."+x, a, "nobody reads")
@@ -465,7 +465,7 @@ func permitFull(t *trial) {
 	t.expect(w.key == slot(1), "the slot "+slot(1), "%s", w.key)
 }
 
-// full fills the slots of a semaphore, and queues a waiter for it.
+// full fills every slot and queues one waiter.
 func (t *trial) full(permits, q int) (slots []stored, head stored) {
 	for k := range permits {
 		slots = append(slots, t.puts(slot(k), 1, fmt.Sprint("OTHER", k), map[string]any{"q": permits}))
@@ -494,7 +494,7 @@ func permitNewcomer(t *trial) {
 	t.expect(!now.live() && now.revision <= gone, "a slot that is free", "%s", now)
 }
 
-// permitUnequal frees a slot unknown to the head of the queue.
+// permitUnequal frees a slot that the head of the queue does not know.
 func permitUnequal(t *trial) {
 	t.open()
 	slots, head := t.full(2, 1)
@@ -508,7 +508,7 @@ func permitUnequal(t *trial) {
 	t.expect(w.key == slot(1), "the slot "+slot(1), "%s", w.key)
 }
 
-// permitLate answers the first claim when the program may already have sent another.
+// permitLate answers the first claim at a time when the program may already have sent another.
 func permitLate(t *trial) {
 	t.open()
 	var first string

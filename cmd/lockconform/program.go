@@ -12,18 +12,18 @@ import (
 	"time"
 )
 
-// request is a line to the program. Zero fields are left out.
+// request is a line sent to the program. Zero fields are omitted.
 type request struct {
 	ID     int    `json:"id"`
 	Do     string `json:"do"`
 	URL    string `json:"url,omitempty"`
 	Bucket string `json:"bucket,omitempty"`
-	TTL    int64  `json:"ttl,omitempty"`   // milliseconds: for all locks, or from an extend on for its lock
+	TTL    int64  `json:"ttl,omitempty"`   // in milliseconds, for all locks, or in an extend for one lock from then on
 	Level  int    `json:"level,omitempty"` // the highest level tested
-	Name   string `json:"name,omitempty"`  // name of the lock
-	Wait   int64  `json:"wait,omitempty"`  // milliseconds
-	// Kind is "read", "write" or "permit" (one of Permits). If it is empty, the lock is
-	// a mutex.
+	Name   string `json:"name,omitempty"`  // the lock's name
+	Wait   int64  `json:"wait,omitempty"`  // in milliseconds
+	// Kind is "read", "write" or "permit" (one of Permits). If it is empty, the lock is a
+	// mutex.
 	Kind    string `json:"kind,omitempty"`
 	Permits int    `json:"permits,omitempty"`
 }
@@ -34,8 +34,8 @@ type answer struct {
 	Result string `json:"result"`
 	Token  uint64 `json:"token"`
 	Held   bool   `json:"held"`
-	Left   int64  `json:"left"`   // milliseconds that remain
-	Margin int64  `json:"margin"` // from open: milliseconds; 0 is a tenth of the TTL, at most 1 s
+	Left   int64  `json:"left"`   // the remaining milliseconds
+	Margin int64  `json:"margin"` // in the answer to open, in milliseconds; 0 for a tenth of the TTL, but at most 1 s
 	Why    string `json:"why"`
 	Event  string `json:"event"`
 	Name   string `json:"name"`
@@ -57,10 +57,10 @@ type program struct {
 	ended  chan struct{} // closed at the end of its output
 
 	mu      sync.Mutex
-	last    int // last request id
+	last    int // the last request id
 	answers map[int]chan answer
-	lost    map[string]int // lost events by name of the lock
-	noise   string         // neither answer nor event
+	lost    map[string]int // the number of lost events, by the lock's name
+	noise   string         // output that is neither an answer nor an event
 }
 
 // tail keeps the end of the text written to it.
@@ -103,7 +103,7 @@ func startProgram(args []string) (*program, error) {
 	return p, nil
 }
 
-// listen reads the lines of the program.
+// listen reads the program's lines.
 func (p *program) listen() {
 	defer close(p.ended)
 	lines := bufio.NewScanner(p.stdout)
@@ -142,14 +142,14 @@ func (p *program) send(r request) (<-chan answer, error) {
 	return ch, err
 }
 
-// toldLost reports whether the program has reported that a lock is lost.
+// toldLost reports whether the program has reported a lock as lost.
 func (p *program) toldLost(name string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.lost[name] > 0
 }
 
-// complaint returns the invalid output of the program, if any, and its standard error.
+// complaint returns the program's invalid output, if any, and its standard error.
 func (p *program) complaint() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -163,7 +163,7 @@ func (p *program) complaint() string {
 	return strings.Join(parts, "; ")
 }
 
-// grace is how long a program has to end by itself.
+// grace is how long a program may take to exit on its own.
 const grace = 2 * time.Second
 
 // end ends the program.

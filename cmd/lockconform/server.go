@@ -11,9 +11,9 @@ import (
 // startLimit limits how long a server may take to start.
 const startLimit = 10 * time.Second
 
-// startServer starts a server on the loopback interface, with its data in dir. Port 0 is any free
-// port. With users, the server accepts no other user, and treats a client that names no user as
-// the first one.
+// startServer starts a server on the loopback interface, with its data in dir. If port is 0, it
+// picks any free port. If users are given, the server accepts only them, and treats a client that
+// names no user as the first of them.
 func startServer(dir string, port int, users ...*server.User) (*server.Server, error) {
 	anybody := ""
 	if len(users) > 0 {

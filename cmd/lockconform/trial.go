@@ -23,26 +23,26 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// patience limits what needs no time. It only ends cases that have failed.
+// patience limits steps that should take no time. It only ends cases that have failed.
 const patience = 20 * time.Second
 
-// soon is how long the judge waits for what the program does by itself, when one of its timers
-// ends.
+// soon is how long the judge waits for something that the program does on its own when one of
+// its timers fires.
 const soon = 10 * time.Second
 
-// settled is how long nothing has to happen before the judge concludes that nothing will.
+// settled is how long nothing must happen before the judge concludes that nothing will.
 const settled = 300 * time.Millisecond
 
-// violation is what a case has found: the program under test did not do what it must.
+// violation is what a case has found when the program under test did not do what it must.
 type violation struct {
 	Must, Expected, Seen string
-	certain              bool // also on a slow machine
+	certain              bool // true even on a slow machine
 }
 
-// fault ends a case that cannot be judged because its own means have failed.
+// fault ends a case that cannot be judged because something other than the program failed.
 type fault struct{ error }
 
-// tooSlow blames a slow machine.
+// tooSlow is an error that blames a slow machine.
 type tooSlow string
 
 func (s tooSlow) Error() string { return "the machine is too slow: " + string(s) }
@@ -72,15 +72,15 @@ type trial struct {
 	*Case
 	ctx     context.Context
 	run     *run
-	url     string // server's URL
+	url     string // the server's URL
 	bucket  string
-	ttl     time.Duration // TTL that the program is opened with
-	extends bool          // the program is made to extend with other TTLs
-	margin  time.Duration // as the program has stated, or the default
-	nc      *nats.Conn    // judge's own
+	ttl     time.Duration // the TTL that the program is opened with
+	extends bool          // the program is made to extend locks with other TTLs
+	margin  time.Duration // as the program has stated it, or the default
+	nc      *nats.Conn    // the judge's own connection
 	js      jetstream.JetStream
 	stream  jetstream.Stream
-	notify  string // prefix of the subjects of notifications
+	notify  string // the prefix of notification subjects
 	wire    *wire
 	program *program
 	cleanup []func()
@@ -112,7 +112,7 @@ func (t *trial) need(err error) {
 	}
 }
 
-// prepare connects the judge to a server and makes the bucket.
+// prepare connects the judge to a server and creates the bucket.
 func (t *trial) prepare(url string) {
 	t.url = url
 	var err error
@@ -124,14 +124,14 @@ func (t *trial) prepare(url string) {
 	if t.NoBucket {
 		return
 	}
-	t.rival() // makes the bucket
+	t.rival() // creates the bucket
 	t.stream, err = t.js.Stream(t.ctx, "KV_"+t.bucket)
 	t.need(err)
 	t.notify = strings.TrimSuffix(t.stream.CachedInfo().Config.RePublish.Destination, ">")
 }
 
-// server starts a server for this case, with its data in dir. With a user, the server treats
-// the program as this user.
+// server starts a server for this case, with its data in dir. If user is not nil, the server
+// treats the program as that user.
 func (t *trial) server(dir string, user *server.User) (stop func()) {
 	var users []*server.User
 	if user != nil {
@@ -147,7 +147,8 @@ func (t *trial) server(dir string, user *server.User) (stop func()) {
 	return func() { stopServer(s) }
 }
 
-// ownServer starts a server with an empty directory. It returns a function that restarts it.
+// ownServer starts a server with an empty directory, and returns a function that restarts the
+// server.
 func (t *trial) ownServer(user *server.User) (restart func()) {
 	dir, err := os.MkdirTemp("", "lockconform-")
 	t.need(err)
@@ -172,7 +173,7 @@ func (t *trial) ownServer(user *server.User) (restart func()) {
 	}
 }
 
-// rival returns a client of the library.
+// rival returns a client that uses the library.
 func (t *trial) rival() *natslock.Client {
 	nc, err := nats.Connect(t.url, nats.MaxReconnects(-1))
 	t.need(err)
@@ -184,7 +185,7 @@ func (t *trial) rival() *natslock.Client {
 	return c
 }
 
-// rivalTakes makes a client of the library take a mutex.
+// rivalTakes makes a client that uses the library take a mutex.
 func (t *trial) rivalTakes(name string) *natslock.Lock {
 	l, err := t.rival().Lock(t.ctx, name, natslock.MaxWait(patience))
 	t.need(err)
@@ -230,7 +231,7 @@ func (t *trial) opened() {
 // usual returns the margin of a program that has not stated one.
 func (t *trial) usual() time.Duration { return max(min(t.whole()/10, time.Second), t.whole()/1000) }
 
-// says records the margin from the answer to an open.
+// says records the margin that the program states when it opens the bucket.
 func (t *trial) says(a answer) {
 	if t.margin = t.usual(); a.Margin > 0 {
 		t.margin = time.Duration(a.Margin) * time.Millisecond
@@ -290,7 +291,7 @@ func (t *trial) answered(r request, ch <-chan answer) (a answer) {
 
 func (t *trial) try(name string) answer { return t.ask(request{Do: "try", Name: name}) }
 
-// take makes the program take a free mutex, and returns its record.
+// take makes the program take a free mutex, and returns the mutex's record.
 func (t *trial) take(name string) stored {
 	a := t.try(name)
 	t.expect(a.Result == "ok", "ok: the lock is free", "%s", a)
@@ -306,7 +307,7 @@ func (t *trial) granted(name string, a answer) stored {
 	return s
 }
 
-// wrote reports whether the program wrote the revision of key.
+// wrote reports whether the program wrote the given revision of key.
 func (t *trial) wrote(key string, revision uint64) bool {
 	for _, w := range t.wire.seen(key) {
 		if w.stored == revision {
@@ -316,7 +317,7 @@ func (t *trial) wrote(key string, revision uint64) bool {
 	return false
 }
 
-// status asks for the state of a lock, and judges the validity.
+// status requests the state of a lock, and judges its validity.
 func (t *trial) status(name string) answer {
 	asked := time.Now()
 	a := t.ask(request{Do: "status", Name: name})
@@ -326,10 +327,10 @@ func (t *trial) status(name string) answer {
 	return a
 }
 
-// rounding is how much a number of milliseconds may be off.
+// rounding is how far off a number of milliseconds may be.
 const rounding = 2 * time.Millisecond
 
-// within judges a validity, which must not last longer than the last write allows. The program
+// within judges a validity, which must not outlast what the last write allows. The program
 // answered after asked, so it considers the lock held at least until asked plus the time left.
 func (t *trial) within(name string, a answer, asked time.Time) {
 	bound, w := t.bound(name)
@@ -348,13 +349,13 @@ func (t *trial) whole() time.Duration {
 	return (t.ttl + time.Second - 1).Truncate(time.Second)
 }
 
-// seconds returns the TTL as in a header.
+// seconds returns the TTL as written in a header.
 func (t *trial) seconds() string { return strconv.Itoa(int(t.whole().Seconds())) + "s" }
 
 func (t *trial) validity() time.Duration { return t.whole() - t.margin }
 
-// bound returns the latest end of the validity, and the last stored write, which determines
-// it.
+// bound returns the latest possible end of the validity, and the last stored write, which
+// determines it.
 func (t *trial) bound(name string) (bound time.Time, of write) {
 	for _, w := range t.wire.seen("lock." + name) {
 		if w.stored > 0 && !w.deletes() && w.stored > of.stored {
@@ -370,7 +371,7 @@ func (t *trial) notHeld(name, expected string) {
 	t.expect(!a.Held, expected, "held, with %d ms left", a.Left)
 }
 
-// lost waits until the program has reported that a lock is lost.
+// lost waits until the program has reported a lock as lost.
 func (t *trial) lost(name, expected string) {
 	t.eventually(expected+`: {"event":"lost","name":"`+name+`"}`, "no such line", func() bool { return t.program.toldLost(name) })
 	t.notHeld(name, expected)
@@ -408,7 +409,7 @@ func (t *trial) pause(d time.Duration) {
 
 func (t *trial) pauseUntil(at time.Time) { t.pause(time.Until(at)) }
 
-// stored is a message of the bucket.
+// stored is a message in the bucket.
 type stored struct {
 	key      string
 	revision uint64 // 0 if there is no message
@@ -441,7 +442,7 @@ func (t *trial) read(key string) stored {
 	return stored{key: key, revision: m.Sequence, at: m.Time, header: m.Header, data: m.Data, fields: decode(m.Data)}
 }
 
-// places returns the live places in the queue of a mutex.
+// places returns the live places in a mutex's queue.
 func (t *trial) places(name string) (all []stored) {
 	info, err := t.stream.Info(t.ctx, jetstream.WithSubjectFilter("$KV."+t.bucket+".wait."+name+".*"))
 	t.need(err)
@@ -467,7 +468,7 @@ func (t *trial) place(name string) (place stored) {
 	return place
 }
 
-// record returns the value of a foreign client's record.
+// record returns the value of a record that another client could have written.
 func record(status int, id string, ttl time.Duration, more map[string]any) []byte {
 	f := map[string]any{"v": 1, "s": status, "id": id, "c": "CONFORM", "l": int(ttl.Seconds()), "a": 1, "o": "lockconform"}
 	for name, value := range more {
@@ -477,12 +478,12 @@ func record(status int, id string, ttl time.Duration, more map[string]any) []byt
 	return data
 }
 
-// put publishes to a key under a condition, like a foreign client.
+// put publishes to a key under a condition, as another client would.
 func (t *trial) put(key string, data []byte, expect uint64, ttl time.Duration) uint64 {
 	return t.publish(key, data, expect, nats.Header{"Nats-TTL": {strconv.Itoa(int(ttl.Seconds())) + "s"}})
 }
 
-// erase writes a tombstone, like an operator's tool.
+// erase writes a tombstone, as an operator's tool would.
 func (t *trial) erase(key string, status int, id string, expect uint64) uint64 {
 	return t.publish(key, record(status, id, 0, nil), expect, nats.Header{"Nats-TTL": {"1s"}, "KV-Operation": {"DEL"}})
 }
@@ -519,8 +520,8 @@ func (t *trial) forgeAt(key string, revision uint64, data []byte, at time.Time, 
 	t.need(t.nc.Flush())
 }
 
-// untouched requires that the program has not replaced a record. Its owner may have renewed
-// it.
+// untouched requires that the program has not replaced a record. The record's owner may have
+// renewed it.
 func (t *trial) untouched(before stored) {
 	now := t.read(before.key)
 	id := text(before.fields["id"])
@@ -531,12 +532,13 @@ func (t *trial) untouched(before stored) {
 	t.expect(ok, before.String()+", as before", "%s; its writes: %s", now, t.writes())
 }
 
-// operator returns an operator's client of the library.
+// operator returns an operator's client, which uses the library.
 func (t *trial) operator() *admin.Admin { return admin.New(t.rival()) }
 
-// forget makes a stopped server forget all TTLs, as real servers do when they restart.
+// forget makes a stopped server forget all TTLs, as a real server may do when it restarts.
 func forget(dir string) error {
-	// A version, the number of entries, the sequence it reaches, and no entry.
+	// The state consists of a version, the number of entries, the sequence that it covers, and
+	// no entries.
 	state := append([]byte{1, 0, 0, 0, 0, 0, 0, 0, 0}, 255, 255, 255, 255, 255, 255, 255, 255)
 	found := 0
 	err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
@@ -557,7 +559,8 @@ var (
 	literal = regexp.MustCompile(`^[-A-Za-z0-9_=/]+(\.[-A-Za-z0-9_=/]+)*$`)
 )
 
-// rule is a rule for every write of a locker. broken returns what was expected, or "".
+// rule is a rule for every write of a locker. broken returns what was expected, or "" if the
+// write keeps the rule.
 type rule struct {
 	must   string
 	broken func(t *trial, w write) string
@@ -644,14 +647,14 @@ var rules = []rule{
 	}},
 }
 
-// repeated has the fields that a renewal copies from the attempt that was granted.
+// repeated lists the fields that a renewal copies from the attempt that was granted.
 var repeated = []string{"at", "w", "c", "o", "h", "p", "ps", "m", "q"}
 
-// differs returns a field that a renewal has not copied.
+// differs returns the name of a field that a renewal has failed to copy, or "".
 func differs(attempt, renewal map[string]any) string {
 	for _, field := range repeated {
 		if number(renewal["g"]) > 1 && (field == "at" || field == "w") {
-			continue // about the goroutine that has the lease now
+			continue // these fields describe the goroutine that has the lease now
 		}
 		if a, b := asText(attempt[field]), asText(renewal[field]); a != b {
 			return field
@@ -660,7 +663,7 @@ func differs(attempt, renewal map[string]any) string {
 	return ""
 }
 
-// asText returns a value as text. An absent value is the same as a zero one.
+// asText returns a value as text. Absent values and zero values are treated alike.
 func asText(v any) string {
 	if s := fmt.Sprint(v); v != nil && s != "0" {
 		return s
@@ -675,15 +678,15 @@ func unless(ok bool, expected string) string {
 	return expected
 }
 
-// brokenRule judges every write that the program has sent. It runs after every case, and takes
-// precedence over what the case has found.
+// brokenRule judges every write that the program has sent. It runs after every case, and its
+// verdict takes precedence over what the case has found.
 func (t *trial) brokenRule() (v violation, broken bool) {
 	if t.wire == nil {
 		return v, false
 	}
 	for _, w := range t.wire.seen("") {
 		if !strings.Contains(w.key, ".") && w.stored == 0 {
-			continue // asks whether the stream stores, with a key that belongs to no lock
+			continue // a write to a key of no lock, which tests whether the stream accepts writes
 		}
 		for _, r := range rules {
 			if expected := r.broken(t, w); expected != "" {

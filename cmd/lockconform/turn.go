@@ -8,11 +8,11 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// window is how long a lock is free before a waiter claims it out of turn.
+// window is how long a lock must be free before a waiter claims it out of turn.
 const window = 1200 * time.Millisecond
 
 // behind is a program that waits behind others for a lock that is held. The others are mere
-// records, so they do nothing by themselves.
+// records that do nothing on their own.
 type behind struct {
 	t       *trial
 	name    string
@@ -22,10 +22,10 @@ type behind struct {
 	granted func() answer
 	// answered waits for any answer.
 	answered func() answer
-	before   int // claims that the program had sent
+	before   int // the number of claims that the program had already sent
 }
 
-// waitsBehind makes the program wait behind the places of several dead clients.
+// waitsBehind makes the program wait behind the places of dead clients, as many as heads.
 func (t *trial) waitsBehind(name string, heads int) *behind {
 	b := &behind{t: t, name: name}
 	t.put("lock."+name, record(1, "HOLDER", time.Minute, nil), 0, time.Minute)
@@ -42,7 +42,7 @@ func (t *trial) waitsBehind(name string, heads int) *behind {
 	return b
 }
 
-// free frees the lock. It returns a time before that.
+// free frees the lock, and returns a time just before that.
 func (b *behind) free() time.Time {
 	at := time.Now()
 	b.t.erase(b.holder.key, 4, "HOLDER", b.holder.revision)
@@ -69,7 +69,7 @@ func (b *behind) claimed(most time.Duration) bool {
 	return false
 }
 
-// noneUntil requires that the program sends no attempt before a time.
+// noneUntil requires that the program sends no attempt before a given time.
 func (b *behind) noneUntil(at time.Time, expected string) {
 	b.t.pauseUntil(at)
 	for _, w := range b.claims()[b.before:] {
@@ -79,14 +79,14 @@ func (b *behind) noneUntil(at time.Time, expected string) {
 	}
 }
 
-// leaves requires that the program leaves a lock, free since the given time, to the places
-// ahead of its own.
+// leaves requires that the program leaves a lock that is free since the given time to the
+// places ahead of its own.
 func (b *behind) leaves(free time.Time) {
 	b.noneUntil(free.Add(window/2), "no claim: the lock is free, and another client waits before it")
 }
 
-// finish removes the places still ahead of the program, so that it comes first, and waits for
-// its grant.
+// finish removes the places still ahead of the program's, so that it becomes first, and waits
+// for its grant.
 func (b *behind) finish() answer {
 	for _, head := range b.heads {
 		if now := b.t.read(head.key); now.live() {
@@ -102,7 +102,7 @@ func (t *trial) renewed(place stored) stored {
 	return t.read(place.key)
 }
 
-// queueOrder renews the earliest place, and ends the one just ahead of the program's.
+// queueOrder renews the earliest place, and ends the place just ahead of the program's.
 func queueOrder(t *trial) {
 	t.open()
 	b := t.waitsBehind(x, 2)
@@ -150,7 +150,7 @@ func outOfTurnHead(t *trial) {
 	b.finish()
 }
 
-// outOfTurnHint sends notifications that the lock is free, which it is not.
+// outOfTurnHint sends notifications that the lock is free although it is held.
 func outOfTurnHint(t *trial) {
 	t.open()
 	b := t.waitsBehind(x, 1)
@@ -179,7 +179,7 @@ func outOfTurnGap(t *trial) {
 	b.finish()
 }
 
-// outOfTurnExact renews the place of the head while the program claims the lock.
+// outOfTurnExact renews the head's place while the program claims the lock.
 func outOfTurnExact(t *trial) {
 	t.open()
 	b := t.waitsBehind(x, 1)
@@ -235,8 +235,8 @@ func outOfTurnOthers(t *trial) {
 	}
 }
 
-// stopped stops the program for d, and calls meanwhile. It returns the time at which the
-// program continues.
+// stopped stops the program for at least d, and calls meanwhile. It returns the time at which
+// the program continues.
 func (t *trial) stopped(d time.Duration, meanwhile func()) time.Time {
 	end := time.Now().Add(d)
 	t.need(t.program.stop())
@@ -263,8 +263,8 @@ func stoppedHolder(t *trial) {
 	t.untouched(before)
 }
 
-// stoppedFirst stops the first waiter until its place has ended and the lock is free. By then
-// another client is waiting.
+// stoppedFirst stops the first waiter until its place has ended and the lock is free. Another
+// client is waiting by then.
 func stoppedFirst(t *trial) {
 	t.open()
 	b := t.waitsBehind(x, 0)
@@ -285,8 +285,8 @@ func stoppedFirst(t *trial) {
 	b.finish()
 }
 
-// recall makes the program wait for a lock that a client of the library keeps although it does
-// not use it.
+// recall makes the program wait for a lock that a client of the library retains without using
+// it.
 func recall(t *trial) {
 	l, err := t.rival().Lock(t.ctx, x, natslock.Linger(time.Minute))
 	t.need(err)

@@ -18,17 +18,18 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-// write is a conditional write of the program, as it passed the wire. The fields above the blank line do not change.
+// write is one of the program's conditional writes as it passed the wire. The fields above the blank line never
+// change.
 type write struct {
-	n      int    // among the writes under its key, from 1
-	key    string // without the prefix of the bucket
+	n      int    // its number among the writes under its key, from 1
+	key    string // without the bucket's prefix
 	reply  string
 	header nats.Header
 	data   []byte
-	fields map[string]any // of the record; nil if it is no map
-	at     time.Time      // when it reached the wire; the program sent it before that
+	fields map[string]any // the record's fields; nil if the data is not a map
+	at     time.Time      // when it reached the wire, which is later than when the program sent it
 
-	stored   uint64 // its revision once the server has acknowledged it
+	stored   uint64 // its revision, once the server has acknowledged it
 	answered bool   // the program has received the server's answer
 }
 
@@ -52,22 +53,22 @@ func (w *write) String() string {
 	return fmt.Sprintf("%s of %s that expects %q with TTL %q%s", what, w.key, w.expect(), w.header.Get("Nats-TTL"), unreadable)
 }
 
-// fate is what the wire does to a write and to its answer. The zero fate passes both.
+// fate is what the wire does to a write and its answer. The zero fate lets both pass.
 type fate struct {
-	hold   <-chan struct{} // pass the write only when this is closed
+	hold   <-chan struct{} // pass the write only once this is closed
 	drop   bool            // never pass the write
-	forged string          // answer to a dropped write; if it begins with NATS/1.0, it consists of headers
+	forged string          // the answer to a dropped write; if it begins with NATS/1.0, it consists of headers
 	after  time.Duration   // pass the answer this long after the write
-	until  <-chan struct{} // pass the answer only when this is closed
+	until  <-chan struct{} // pass the answer only once this is closed
 	lose   bool            // never pass the answer
-	repeat int             // pass the answer this many more times
+	repeat int             // pass the answer this many additional times
 }
 
-// wire stands between the program and the server. It speaks the NATS protocol, and records the program's writes.
+// wire sits between the program and the server. It speaks the NATS protocol, and records the program's writes.
 type wire struct {
 	listener net.Listener
 	target   string
-	prefix   string // prefix of the subjects of records
+	prefix   string // the prefix of record subjects
 	wg       sync.WaitGroup
 	over     chan struct{}
 
@@ -75,19 +76,19 @@ type wire struct {
 	closed  bool
 	conns   map[net.Conn]struct{}
 	rule    func(w *write) fate       // nil passes all writes
-	hears   func(subject string) bool // passes a notification; nil passes all
-	reads   <-chan struct{}           // holds reads until closed; nil holds none
+	hears   func(subject string) bool // whether to pass a notification; nil passes all
+	reads   <-chan struct{}           // holds reads until it is closed; nil holds none
 	asking  <-chan struct{}           // the same for stream infos
 	asked   int                       // how many stream infos were requested
-	info    func(i map[string]any)    // changes the stream infos for the program; nil changes nothing
-	refuses bool                      // no new connections
-	infos   map[string]bool           // subjects of the answers with a stream info
-	shown   int                       // how many of them have passed
+	info    func(i map[string]any)    // changes the stream infos that the program sees; nil changes nothing
+	refuses bool                      // refuse new connections
+	infos   map[string]bool           // reply subjects of stream info requests
+	shown   int                       // how many stream infos have passed
 	writes  []*write
-	waiting map[string]*waiting // for answers, by subject
+	waiting map[string]*waiting // writes waiting for an answer, by reply subject
 
-	stream, other string // direct gets of stream are answered by other
-	replica       bool   // in the name of stream
+	stream, other string // direct gets from stream are answered by other
+	replica       bool   // other answers under the name of stream
 }
 
 // waiting is a write whose answer has not arrived.
@@ -132,7 +133,7 @@ func (w *wire) blind() (sees func()) {
 	}
 }
 
-// holdInfos holds all requests for a stream info until pass is called.
+// holdInfos holds all requests for a stream info until pass is called. held reports whether there has been one.
 func (w *wire) holdInfos() (held func() bool, pass func()) {
 	gate := make(chan struct{})
 	w.mu.Lock()
@@ -159,15 +160,16 @@ func (w *wire) show(change func(i map[string]any)) {
 	w.info = change
 }
 
-// lag makes another stream, whose name has the same length, answer the direct gets of a stream. It answers under its
-// own name or, like a lagging replica, under the name of that stream.
+// lag makes another stream, whose name must have the same length, answer the direct gets from a stream. The other
+// stream answers under its own name or, if replica is true, under the original stream's name as a lagging replica
+// would.
 func (w *wire) lag(stream, other string, replica bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.stream, w.other, w.replica = stream, other, replica
 }
 
-// cut closes the program's connections. New ones are refused until back is called.
+// cut closes the program's connections, and refuses new ones until back is called.
 func (w *wire) cut() (back func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -197,7 +199,7 @@ func (w *wire) deafen() {
 	w.hears = func(string) bool { return false }
 }
 
-// seen returns copies of the writes so far, under one key, or under all if key is "".
+// seen returns copies of the writes so far, either under one key or, if key is "", under all keys.
 func (w *wire) seen(key string) (all []write) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -266,18 +268,18 @@ func (s *sink) put(frame []byte) {
 	_, _ = s.w.Write(frame) // the reader of this connection notices errors
 }
 
-// frame is a line of the protocol with the message that follows it.
+// frame is a line of the NATS protocol, together with the message that follows it.
 type frame struct {
 	words   [][]byte
 	raw     []byte
-	message []byte // headers and body, for PUB, HPUB, MSG, HMSG
-	header  int    // length of the headers in message
+	message []byte // headers and body, for PUB, HPUB, MSG and HMSG
+	header  int    // the length of the headers in message
 }
 
 // subject returns the subject of a message.
 func (f frame) subject() string { return string(f.words[1]) }
 
-// reply returns the subject for the answer to a published message.
+// reply returns a published message's reply subject.
 func (f frame) reply() string {
 	sizes := 1
 	if f.header > 0 {
@@ -289,7 +291,7 @@ func (f frame) reply() string {
 	return string(f.words[2])
 }
 
-// pump passes frames on, except those that take handles.
+// pump passes on all frames except those that take handles.
 func (w *wire) pump(from *bufio.Reader, to *sink, take func(f frame, to *sink) bool) {
 	for {
 		f, err := read(from)
@@ -337,7 +339,7 @@ func read(from *bufio.Reader) (f frame, err error) {
 	return f, nil
 }
 
-// subscriptions belong to one connection.
+// subscriptions are those of a single connection.
 type subscriptions []struct{ pattern, sid string }
 
 func (s *subscriptions) note(f frame) {
@@ -366,7 +368,7 @@ func (s subscriptions) of(subject string) string {
 	return "0"
 }
 
-// fromClient handles the writes of the program.
+// fromClient handles the program's writes.
 func (w *wire) fromClient(client *sink) func(f frame, server *sink) bool {
 	var inboxes subscriptions
 	return func(f frame, server *sink) bool {
@@ -465,7 +467,7 @@ func (w *wire) opened(gate <-chan struct{}) bool {
 	}
 }
 
-// fromServer handles the answers to writes, and notifications.
+// fromServer handles notifications and the answers to writes.
 func (w *wire) fromServer(f frame, client *sink) bool {
 	if f.message == nil {
 		return false
@@ -528,7 +530,7 @@ func (w *wire) fromServer(f frame, client *sink) bool {
 	return true
 }
 
-// alters passes on a stream info after changing it.
+// alters changes a stream info and passes it on.
 func (w *wire) alters(f frame, client *sink) bool {
 	if w.info == nil || f.header > 0 {
 		return false
@@ -549,11 +551,11 @@ func (w *wire) alters(f frame, client *sink) bool {
 	return true
 }
 
-// decode returns the fields of a record, nil if data is not a record.
+// decode returns a record's fields, or nil if data is not a record.
 func decode(data []byte) map[string]any {
 	d := msgpack.NewDecoder(bytes.NewReader(data))
 	n, err := d.DecodeMapLen()
-	if err != nil || n < 0 || n > len(data) { // no memory for announced but missing fields
+	if err != nil || n < 0 || n > len(data) { // allocate nothing for announced but missing fields
 		return nil
 	}
 	fields := map[string]any{}
@@ -569,7 +571,7 @@ func decode(data []byte) map[string]any {
 	return fields
 }
 
-// kinds has the fields of each type. A field with another name may have any value.
+// kinds lists the fields of each type. Any other field may have any value.
 var kinds = map[string]string{
 	"an integer": " v s a r t l m q at w n e g gw u by p ps ba ", "a string": " id c o h bb br ", "a bool": " f k ", "a map": " d ",
 }
@@ -604,7 +606,7 @@ func unreadableBy(fields map[string]any) string {
 	return ""
 }
 
-// unreadablePart returns the same as part of a sentence.
+// unreadablePart returns the same, worded as part of a sentence.
 func unreadablePart(fields map[string]any) string {
 	if by := unreadableBy(fields); by != "" {
 		return ", unreadable: " + by

@@ -1,4 +1,4 @@
 // Package operate guards what operators rely on. A break ends the holder that it names, and lets no
-// other client in alongside it. The views and the watch show what the bucket has, and say when they
-// do not know. The documented permissions are enough, and no more than that.
+// other client in alongside that holder. The views and the watch show what is in the bucket, and
+// say when they do not know. The documented permissions are sufficient, and grant nothing more.
 package operate

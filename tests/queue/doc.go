@@ -1,6 +1,6 @@
-// Package queue guards the order of waiters for a lock, and that some waiter always gets in.
-// Clients are served in ticket order. A waiter that dies, stops or gives up delays no other for
-// longer than documented, and what it leaves behind keeps none out. That holds even if
-// notifications are lost or replicas lag, and for impatient callers. Package cohort covers the
-// order among the goroutines of one client.
+// Package queue guards the order of a lock's waiters, and that some waiter always gets in.
+// Clients are served in ticket order. A waiter that dies, stops or gives up delays the others
+// no longer than documented, and nothing that it leaves behind keeps them out. That holds even
+// if notifications are lost, replicas lag or callers are impatient. Package cohort covers the
+// order among one client's goroutines.
 package queue

@@ -1,3 +1,3 @@
-// Package scale guards what locks cost: the messages of each step of a lock, however many clients
-// contend for it, and the goroutines of a client with thousands of locks.
+// Package scale guards what locks cost: the number of messages for each step of a lock, however
+// many clients contend for it, and the number of goroutines in a client with thousands of locks.
 package scale

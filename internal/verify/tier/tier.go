@@ -17,15 +17,14 @@ import (
 	"testing"
 )
 
-// Variable is the environment variable that adds the tests of the proof tier to the
-// default ones, if its value is "proof".
+// Variable is the environment variable that adds the proof tier's tests to the default
+// ones if its value is "proof".
 const Variable = "NATSLOCK_TIER"
 
 // IsProof reports whether the proof tier runs.
 func IsProof() bool { return os.Getenv(Variable) == "proof" }
 
-// IsProof reports whether the proof tier runs.
-// it.
+// Proof puts a test, or part of a test, into the proof tier. The default tier skips it.
 func Proof(t testing.TB) {
 	t.Helper()
 	if !IsProof() {
