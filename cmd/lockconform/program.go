@@ -18,7 +18,7 @@ type request struct {
 	Do     string `json:"do"`
 	URL    string `json:"url,omitempty"`
 	Bucket string `json:"bucket,omitempty"`
-	TTL    int64  `json:"ttl,omitempty"`   // in milliseconds, for all locks, or in an extend for one lock from then on
+	TTL    int64  `json:"ttl,omitempty"`   // in milliseconds; open sets it for all locks, and extend for one
 	Level  int    `json:"level,omitempty"` // the highest level tested
 	Name   string `json:"name,omitempty"`  // the lock's name
 	Wait   int64  `json:"wait,omitempty"`  // in milliseconds

@@ -30,7 +30,7 @@ const patience = 20 * time.Second
 // its timers fires.
 const soon = 10 * time.Second
 
-// settled is how long nothing must happen before the judge concludes that nothing will.
+// settled is how long the judge sees nothing happen before it concludes that nothing will.
 const settled = 300 * time.Millisecond
 
 // violation is what a case has found when the program under test did not do what it must.

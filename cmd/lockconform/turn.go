@@ -25,7 +25,7 @@ type behind struct {
 	before   int // the number of claims that the program had already sent
 }
 
-// waitsBehind makes the program wait behind the places of dead clients, as many as heads.
+// waitsBehind makes the program wait behind the places of dead clients. heads is their number.
 func (t *trial) waitsBehind(name string, heads int) *behind {
 	b := &behind{t: t, name: name}
 	t.put("lock."+name, record(1, "HOLDER", time.Minute, nil), 0, time.Minute)
@@ -79,7 +79,7 @@ func (b *behind) noneUntil(at time.Time, expected string) {
 	}
 }
 
-// leaves requires that the program leaves a lock that is free since the given time to the
+// leaves requires the program to leave a lock that has been free since the given time to the
 // places ahead of its own.
 func (b *behind) leaves(free time.Time) {
 	b.noneUntil(free.Add(window/2), "no claim: the lock is free, and another client waits before it")

@@ -276,7 +276,6 @@ type frame struct {
 	header  int    // the length of the headers in message
 }
 
-// subject returns the subject of a message.
 func (f frame) subject() string { return string(f.words[1]) }
 
 // reply returns a published message's reply subject.
@@ -304,7 +303,6 @@ func (w *wire) pump(from *bufio.Reader, to *sink, take func(f frame, to *sink) b
 	}
 }
 
-// read reads a frame.
 func read(from *bufio.Reader) (f frame, err error) {
 	f.raw, err = from.ReadBytes('\n')
 	if err != nil {

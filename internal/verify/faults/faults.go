@@ -48,7 +48,7 @@ type Store struct {
 	running   sync.WaitGroup // callbacks and late writes in progress
 }
 
-// wrapped is the store to which a [Store] passes calls on.
+// wrapped is the store that a [Store] passes calls on to.
 type wrapped = kvstore.KV
 
 // New wraps kv. The seed determines what [Store.Random] does: given the same seed and rates,
@@ -118,9 +118,10 @@ func isNotification(ev kvstore.Event) bool {
 	return ev.Kind == kvstore.Put || ev.Kind == kvstore.Deleted
 }
 
-// Forge delivers ev to all watches whose pattern matches ev.Record.Key, or to all watches if ev
-// is a Recheck event, as any user who may publish to the notification subject could. It calls
-// the watches one after another and returns their number. No rule applies to forged events.
+// Forge delivers ev to all watches whose pattern matches ev.Record.Key, or to every watch if ev
+// is a Recheck event. Any user who may publish to the notification subject could do the same.
+// Forge calls the watches one after another and returns their number. No rule applies to forged
+// events.
 func (f *Store) Forge(ev kvstore.Event) int {
 	var to []*faultWatch
 	f.mu.Lock()
@@ -213,7 +214,7 @@ func (f *Store) Send(w kvstore.Write, done func(kvstore.Answer)) (forget func(),
 	return a.forget, nil
 }
 
-// copyOf protects a write that is sent later from a caller that reuses its value.
+// copyOf copies a write's value, so that the caller may reuse it before the write is sent.
 func copyOf(w kvstore.Write) kvstore.Write {
 	w.Value = append([]byte(nil), w.Value...)
 	return w
@@ -267,7 +268,6 @@ func (a *answer) giveUnless(mute bool) func(kvstore.Answer) {
 	return a.give
 }
 
-// count increments a field of f.counts.
 func (f *Store) count(field *int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

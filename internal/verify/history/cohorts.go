@@ -73,7 +73,7 @@ func (x *index) tenures(lock string, shared bool) (list []*tenure) {
 		}
 		t.direct = len(op.Tickets) == 0
 		for _, ticket := range op.Tickets {
-			if ticket.Ticket != 0 && ticket.Ticket < t.Revision { // otherwise it joined a lease instead of a place
+			if ticket.Ticket != 0 && ticket.Ticket < t.Revision { // otherwise it joined a lease, not a place
 				t.place = ticket
 			}
 		}
@@ -286,7 +286,7 @@ type cohort struct {
 	client, options string
 	shared          bool
 	permits         int
-	claim           string // of the lease, if only that lease is judged
+	claim           string // the lease's claim, if only that lease is judged
 }
 
 // fifo finds goroutines that were granted a lock while another goroutine of their cohort, which

@@ -196,7 +196,7 @@ func (x *index) tokens(holds []*Hold) (found []Violation) {
 // resource finds uses that a resource accepted from a holder after it had accepted one from a
 // later holder, and uses that it refused inside the holder's validity.
 func (x *index) resource(lock string) (found []Violation) {
-	order := map[string]int{} // of grants
+	order := map[string]int{} // the order of grants, by holder
 	holds := map[string]*Hold{}
 	for i, h := range x.holds[lock] {
 		if _, ok := order[h.ID]; !ok {

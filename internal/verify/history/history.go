@@ -69,8 +69,8 @@ type Op struct {
 	Return  Moment  `json:"return"` // zero if pending
 	Outcome Outcome `json:"outcome"`
 	Err     string  `json:"err,omitempty"`
-	// Token belongs to the grant, to the holder because of which the operation was refused, or
-	// to the holder that is unlocked or broken.
+	// Token is the token of the grant, of the holder that caused a refusal, or of the holder
+	// being unlocked or broken.
 	Token uint64 `json:"token,omitempty"`
 	// ID is the holder's id, for operations on a lock that was granted. See [claimOf].
 	ID string `json:"id,omitempty"`
@@ -83,7 +83,6 @@ type Op struct {
 	Revision uint64 `json:"revision,omitempty"`
 }
 
-// acquires reports whether the operation is an acquire.
 func (o *Op) acquires() bool { return o.Do == Lock || o.Do == Try }
 
 // end returns when the operation was over, or never if it is pending.
@@ -104,8 +103,8 @@ type Ticket struct {
 // Alone is the cohort of a goroutine that shares its lease with no other goroutine.
 const Alone = "alone"
 
-// Hold is a lock as its holder believes to have it: from the return of the acquire until the
-// call to Unlock, the loss, or the end of the last validity.
+// Hold is a holder's belief that it has a lock. The belief lasts from the return of the acquire
+// until the call to Unlock, the loss, or the end of the last validity.
 type Hold struct {
 	Client string        `json:"client"`
 	Lock   string        `json:"lock"`
@@ -156,7 +155,6 @@ func claimOf(id string) string {
 	return claim
 }
 
-// claim returns the id of the holder's claim.
 func (h *Hold) claim() string { return claimOf(h.ID) }
 
 // local reports whether the client granted the lock on its own, under a claim that an earlier

@@ -40,7 +40,7 @@ type step struct {
 	do     string // "claim", "take", "leave", "free" or "refused"
 	shared bool
 	token  uint64
-	gate   uint64 // the gate of the token's claim
+	gate   uint64 // the first token of the token's claim
 	label  string
 }
 
@@ -264,7 +264,7 @@ func (x *index) spans(lock string) (list []span, found []Violation) {
 	gates := x.gates(lock)
 	frees := map[uint64]span{} // the end of each gate
 	known := map[uint64]bool{} // tokens in the model
-	last := map[string]*Hold{} // the holder of each claim that left last
+	last := map[string]*Hold{} // each claim's last holder to leave
 	for _, h := range x.holds[lock] {
 		if before := last[h.claim()]; before == nil || recorded(before.Unlocked).compare(recorded(h.Unlocked)) < 0 {
 			last[h.claim()] = h
@@ -302,7 +302,7 @@ func (x *index) spans(lock string) (list []span, found []Violation) {
 			}
 			leave.to = edge{at: max(x.gone(h), belief.At), class: 1}
 		}
-		if leave.from.compare(recorded(h.From)) <= 0 { // it was over before it began
+		if leave.from.compare(recorded(h.From)) <= 0 { // it was over by the time it began
 			leave.from = recorded(h.From)
 			leave.to = edge{at: max(leave.to.at, leave.from.at), class: 1}
 		}

@@ -104,9 +104,9 @@ func (x *index) slotOrder(s string, ops []*Op, opens map[string]bool, places []p
 }
 
 // slotWaits finds undisturbed acquires that missed a free slot. Either a single slot known to
-// all clients stayed free for longer than the TTL and a second, or for twice as long there was
-// always some such slot free. The second limit is longer because each time a slot is granted to
-// another waiter, the acquire's timer for that slot restarts; see [index.waits].
+// all clients stayed free for longer than the TTL and a second, or some such slot was free at
+// every moment for twice as long. The second limit is longer because each time a slot is
+// granted to another waiter, the acquire's timer for that slot restarts; see [index.waits].
 func (x *index) slotWaits(s string, ops []*Op) (found []Violation) {
 	limit := max(x.h.TTL, shortest) + time.Second
 	if x.h.TTL == 0 || x.h.Lossy {

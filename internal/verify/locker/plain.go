@@ -325,7 +325,7 @@ func (p *plain) write(key string, fields map[string]any, expect uint64, guard st
 	return result{unknown: true}
 }
 
-// await appends a write to those that wait for an answer.
+// await adds a write to those waiting for an answer.
 func (p *plain) await(answers chan result) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -550,14 +550,14 @@ func (p *plain) record(status int, id string, more map[string]any) map[string]an
 	return f
 }
 
-// with merges a and b, and prefers a's fields.
+// with merges a and b. The fields of a take precedence.
 func with(a, b map[string]any) map[string]any {
 	all := maps.Clone(b)
 	maps.Copy(all, a)
 	return all
 }
 
-// remove writes a tombstone at exactly one revision.
+// remove writes a tombstone that expects exactly the given revision.
 func (p *plain) remove(key string, status int, id string, revision uint64) result {
 	for {
 		r := p.write(key, map[string]any{"v": 1, "s": status, "id": id, "c": p.id, "l": 0}, revision, "", nil)
@@ -1021,7 +1021,7 @@ type lease struct {
 	r           uint64
 }
 
-// sending is a renewal that was sent.
+// sending describes a renewal that was sent.
 type sending struct {
 	at  time.Time
 	ttl time.Duration

@@ -53,7 +53,7 @@ func (q *queuing) ensure(t target, more map[string]any) bool {
 	return q.place != nil
 }
 
-// tick is how often a client that waits for readers or for a gate reads.
+// tick is the polling interval of a client that waits for readers or for a gate.
 const tick = 50 * time.Millisecond
 
 // reader joins a reader-writer lock.

@@ -349,7 +349,7 @@ func (c *handScope) reads(n *handState, who int8) string {
 	return "another's, or nothing"
 }
 
-// mayAdopt reports whether a client may adopt the record as far as it can tell.
+// mayAdopt reports whether a client believes that it may adopt the record.
 func (c *handScope) mayAdopt(n *handState, who int8) bool {
 	r := n.rec
 

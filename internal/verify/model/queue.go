@@ -262,7 +262,7 @@ func (c *queueScope) trouble(s queueState, i int8, do doStep) {
 	}
 }
 
-// end notifies the waiters that follow a place that it has ended.
+// end notifies a place's followers that the place has ended.
 func (s *queueState) end(who, note int8) {
 	for j := range s.c {
 		if w := &s.c[j]; w.phase == following && w.follows == who && note != nothing {
@@ -338,8 +338,7 @@ func (c *queueScope) enqueueAgain(i int8) func(n *queueState, w *waiter) {
 	}
 }
 
-// there reports whether the place that a waiter follows still exists when the waiter's timer
-// makes it look.
+// there reports whether a waiter whose timer fires still finds the place that it follows.
 func (c *queueScope) there(s *queueState, w waiter) bool {
 	if w.follows >= 4 {
 		return s.c[w.follows-4].orphan == w.behind

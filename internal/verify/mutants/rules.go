@@ -25,7 +25,7 @@ type rule struct {
 	labels []string
 }
 
-// rules lists the rules that the argument for safety and for the order of the queue names. The
+// rules lists the rules named in the argument for safety and for the order of the queue. The
 // page lists all other labels after them, so a new label needs no rule here.
 var rules = []rule{
 	{"every write is conditional and expires", []string{"conditional", "record-ends"}},
@@ -157,7 +157,6 @@ func page(root string, places map[string]place) (string, error) {
 	return b.String(), nil
 }
 
-// row writes a row of a table.
 func row(b *strings.Builder, cells ...string) {
 	for _, c := range cells {
 		fmt.Fprintf(b, "| %s ", strings.ReplaceAll(c, "|", `\|`))

@@ -56,7 +56,6 @@ func run(root string) error {
 	return nil
 }
 
-// build builds lockctl in the directory bin.
 func build(bin string) error {
 	out, err := exec.Command("go", "build", "-o", bin+"/", "github.com/natslock/locks/cmd/lockctl").CombinedOutput()
 	if err != nil {
