@@ -50,7 +50,7 @@ func bucketRows(t *trial) {
 	t.expect(a.Result == "ok", `"ok" for a bucket that is fit, with a setting of a later server`, "%s", a)
 }
 
-// mirrored makes a stream info look like that of a bucket on a cluster that has a mirror.
+// mirrored makes a stream info look like that of a mirrored bucket on a cluster.
 func mirrored(i map[string]any) {
 	replicated(i, true)
 	if c, ok := i["config"].(map[string]any); ok {

@@ -85,8 +85,7 @@ func (b *behind) leaves(free time.Time) {
 	b.noneUntil(free.Add(window/2), "no claim: the lock is free, and another client waits before it")
 }
 
-// finish removes the places still ahead of the program's, so that it becomes first, and waits
-// for its grant.
+// finish removes the places still ahead of the program's, and waits for the program's grant.
 func (b *behind) finish() answer {
 	for _, head := range b.heads {
 		if now := b.t.read(head.key); now.live() {

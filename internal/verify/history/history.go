@@ -32,11 +32,11 @@ const (
 	Try      Action = "try"
 	Unlock   Action = "unlock"
 	Extend   Action = "extend"
-	Use      Action = "use" // of the resource that the lock guards
+	Use      Action = "use" // uses the resource that the lock guards
 	Break    Action = "break"
 	BreakNow Action = "break now"
-	Delete   Action = "delete" // of a record, by hand
-	Remake   Action = "remake" // of the bucket
+	Delete   Action = "delete" // deletes a record by hand
+	Remake   Action = "remake" // re-creates the bucket
 )
 
 // Outcome is the result of an operation.
@@ -46,7 +46,7 @@ type Outcome string
 const (
 	Pending Outcome = ""
 	OK      Outcome = "ok"
-	Refused Outcome = "refused" // by the lock's state or by the resource
+	Refused Outcome = "refused" // refused because of the lock's state, or by the resource
 	GaveUp  Outcome = "gave up" // an acquire whose time ran out
 	Lost    Outcome = "lost"    // an unlock or extension of a lock that had been lost
 	Broken  Outcome = "broken"  // an unlock or extension of a lock that had been broken
@@ -60,7 +60,7 @@ type Op struct {
 	// the slot's key, or the prefix that all slots share if there was no grant.
 	Lock    string `json:"lock,omitempty"`
 	Shared  bool   `json:"shared,omitempty"`
-	Permits int    `json:"permits,omitempty"` // of the semaphore, as far as the caller knows
+	Permits int    `json:"permits,omitempty"` // the semaphore's permits, as far as the caller knows
 	// Cohort names the acquire's options that decide which goroutines of the client may share
 	// its lease. [Alone] means that none may.
 	Cohort  string  `json:"cohort,omitempty"`

@@ -171,8 +171,8 @@ func DeleteBucket(t testing.TB, nc *nats.Conn) {
 	require.NoError(t, JetStream(t, nc).DeleteStream(context.Background(), "KV_natslock"))
 }
 
-// RemakeBucket deletes the bucket and re-creates it. The new first sequence is first, or the
-// one that the library chooses if first is 0.
+// RemakeBucket deletes the bucket and re-creates it. The new bucket starts at sequence first,
+// or where the library would start it if first is 0.
 func RemakeBucket(t testing.TB, nc *nats.Conn, first uint64) uint64 {
 	t.Helper()
 	DeleteBucket(t, nc)

@@ -68,7 +68,7 @@ func JoinFaulty(t testing.TB, s *testutil.Server, opts ...natslock.Option) (m *M
 // Waiting is an acquire in progress.
 type Waiting = Call[*natslock.Lock]
 
-// Await starts to wait for a lock, and returns once the wait is queued.
+// Await starts to wait for a lock, and returns once the client has queued.
 func (m *Member) Await(t testing.TB, name string, opts ...natslock.LockOption) *Waiting {
 	t.Helper()
 	mark := m.Events.Len()

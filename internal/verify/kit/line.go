@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// answerWait is how long a read waits on a line that swallows everything, as on a
-	// connection.
+	// answerWait is how long a read waits on a line that swallows everything. A connection
+	// waits just as long.
 	answerWait = 5 * time.Second
 	// redial is how long a client takes to reconnect.
 	redial = 100 * time.Millisecond
@@ -126,7 +126,7 @@ func (l *Line) Heal() {
 }
 
 // Blackhole swallows everything in both directions. When it is switched off, everything
-// swallowed arrives in order, including the writes of clients that are closed by now. To lose
+// swallowed arrives in order, even the writes of clients that have since been closed. To lose
 // it instead, use [Line.Cut].
 func (l *Line) Blackhole(on bool) {
 	l.mu.Lock()

@@ -21,7 +21,7 @@ func (c *queueScope) entitled(s *queueState, i int8) bool {
 	if w.paused == 1 || w.place != 1 || w.phase < queued || w.phase > first {
 		return false
 	}
-	// The waiter may follow a place that has ended without its knowledge.
+	// The place that the waiter follows may have ended unnoticed.
 	return w.phase != following || w.note != nothing || c.there(s, w)
 }
 

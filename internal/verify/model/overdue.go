@@ -18,8 +18,8 @@ type servers struct {
 // past reports whether a record is overdue by the clock that is furthest ahead.
 func (c *servers) past(age, ttl int8) bool { return age >= ttl+c.slack-c.skew }
 
-// older returns a record's age after a tick. The age stops growing once the record is overdue,
-// because how long it has been overdue makes no difference.
+// older returns a record's age after a tick. If servers forget records, the age stops growing
+// once the record is overdue, because how long it has been overdue makes no difference.
 func (c *servers) older(age, ttl int8) int8 {
 	if c.forgets {
 		return min(age+1, ttl+max(c.slack-c.skew, 0))
@@ -36,7 +36,7 @@ func (c *servers) removal() kind {
 	return step
 }
 
-// certain returns a lower bound of a record's age, as seen by the clock that is furthest ahead.
+// certain returns a lower bound on a record's age, as seen by the clock that is furthest ahead.
 // An operator subtracts it from the TTL of a fixed lease.
 func (c *servers) certain(age int8, weak weakness) int8 {
 	if weak == brokenForTheRest {

@@ -1,6 +1,6 @@
 package main
 
-// handMutants weaken how a lock stays in the bucket after its holder has left it.
+// handMutants weaken how a lock is kept in the bucket after its holder has left it.
 var handMutants = []mutant{
 	{label: "cooldown-kept", operator: "always", test: "natslock.TestMinHoldOnce/replicas", beside: "TestKeptClosing",
 		weak: "an Unlock before the end of the minimum hold frees the lock"},

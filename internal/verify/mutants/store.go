@@ -73,7 +73,7 @@ var storeMutants = []mutant{
 		weak: "after a reconnect no waiter checks for lost notifications"},
 }
 
-// bucketMutants weaken how the bucket is created, and what makes it fit for leases.
+// bucketMutants weaken how the bucket is created, and how it is judged fit for leases.
 var bucketMutants = []mutant{
 	{label: "tokens-rise", operator: "zero FirstSeq", test: "tests/faults.TestHandleBucketMadeAgain",
 		weak: "tokens start at one in a bucket that is re-created"},
@@ -109,8 +109,8 @@ var bucketMutants = []mutant{
 		weak: "a list is older than the bucket was, where the store knows of one server"},
 }
 
-// lockctlMutants weaken how lockctl ends a command whose lock it has lost, and which bucket it
-// uses.
+// lockctlMutants weaken how lockctl ends a command whose lock it has lost, and how it chooses
+// its bucket.
 var lockctlMutants = []mutant{
 	{label: "guard-acts", operator: "drop", test: "cmd/lockctl/internal/supervise.TestGuardLateOrders",
 		weak: "the guard of a stopped lockctl does nothing"},
