@@ -197,8 +197,8 @@ func (c *queueScope) ended() int8 {
 	return 0
 }
 
-// bury makes w delete the overdue place that it follows, at its revision. The tombstone
-// notifies every waiter that follows the place.
+// bury makes w delete the overdue place that it follows, at that place's revision. The
+// tombstone notifies every waiter that follows the place.
 func (c *queueScope) bury(s queueState, w waiter, do doStep) {
 	p := s.c[w.follows%4]
 	place := w.follows < 4 && p.place == latePlace && p.ticket == w.behind
