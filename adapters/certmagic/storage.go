@@ -14,16 +14,16 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// Prefix begins the names of the locks in the bucket.
+// Prefix is the prefix of every lock name in the bucket.
 const Prefix = "certmagic."
 
-// Storage is a [certmagic.Storage] that stores in another one and locks with natslock.
-// Create it with [New]. It is safe for concurrent use.
+// Storage wraps another [certmagic.Storage] and does its locking with natslock. Create it
+// with [New]. It is safe for concurrent use.
 //
-// Instances exclude each other if their clients use the same bucket, however many
+// Instances exclude each other if their clients use the same bucket, no matter how many
 // Storages a process has.
 type Storage struct {
-	certmagic.Storage // all but the methods below
+	certmagic.Storage // provides every method that is not defined below
 
 	locks natslock.Locker
 	opts  []natslock.LockOption
@@ -39,27 +39,30 @@ var (
 	_ fmt.Stringer               = (*Storage)(nil)
 )
 
-// section is the work of one goroutine under a name, from before it has the lock until
-// Unlock. Unlock goes by name, so a name has only one section at a time. With two, Unlock
-// could not tell whose lock to release once the first had lost its own.
+// section is one goroutine's critical section for a name. It lasts from before the lock is
+// acquired until Unlock. Unlock identifies its lock only by name, so a name has at most one
+// section at a time. With two, Unlock could not tell which lock to release after the first
+// section had lost its own.
 type section struct {
-	lock *natslock.Lock // nil before the grant; Storage.mu guards it
-	over chan struct{}  // closed at the end
+	lock *natslock.Lock // nil until granted; guarded by Storage.mu
+	over chan struct{}  // closed when the section ends
 }
 
-// New returns a Storage that keeps everything in storage and takes its locks from locks,
-// usually a [*natslock.Client]. The options apply to each lock. [natslock.MaxWait] among them
-// does not limit the wait for other goroutines that use the same Storage.
+// New returns a Storage that stores everything in storage and takes its locks from locks,
+// usually a [*natslock.Client]. The options apply to each lock, but [natslock.MaxWait] does
+// not limit the wait for other goroutines that use the same Storage.
 //
-// New sends nothing. Each Lock refuses invalid options and nil locks with [natslock.ErrInvalid].
+// New does no I/O. If an option is invalid or locks is nil, each Lock fails with
+// [natslock.ErrInvalid].
 func New(storage certmagic.Storage, locks natslock.Locker, opts ...natslock.LockOption) *Storage {
 	return &Storage{Storage: storage, locks: locks, opts: slices.Clone(opts), held: map[string]*section{}}
 }
 
-// Lock takes the lock called name, which may have any characters. It waits until ctx ends,
-// even through outages of the server. It returns nil when the caller has the lock until
-// Unlock, even if ctx ends before that. Errors are those of [natslock.Client.Lock], and match
-// [natslock.ErrTimeout] and ctx's error if ctx ended the wait.
+// Lock acquires the lock called name, which may contain any characters. It waits until ctx
+// ends, even through server outages. It returns nil once the caller has the lock, which
+// then lasts until Unlock, even if ctx ends first. Errors are those of
+// [natslock.Client.Lock], and match [natslock.ErrTimeout] and ctx's error if ctx ended the
+// wait.
 func (s *Storage) Lock(ctx context.Context, name string) error {
 	if err := s.ready(ctx, name); err != nil {
 		return err
@@ -77,9 +80,9 @@ func (s *Storage) Lock(ctx context.Context, name string) error {
 	}
 }
 
-// TryLock takes the lock if it is free and no one waits for it. It waits only for the
-// server's answers. It returns true if the caller has the lock until Unlock, and false
-// without an error if the lock is held or has a queue. Any other error is that of
+// TryLock acquires the lock if it is free and has no queue, and waits only for the server's
+// replies. It returns true if the caller has the lock until Unlock, and false with a nil
+// error if the lock is held or has a queue. Any other error is that of
 // [natslock.Client.TryLock].
 func (s *Storage) TryLock(ctx context.Context, name string) (bool, error) {
 	if err := s.ready(ctx, name); err != nil {
@@ -96,14 +99,15 @@ func (s *Storage) TryLock(ctx context.Context, name string) (bool, error) {
 	return err == nil, err
 }
 
-// Unlock releases the lock called name. It ignores ctx, and waits for the server until the
-// client's release timeout passes.
+// Unlock releases the lock called name. It ignores ctx, and waits for the server for at
+// most the client's release timeout.
 //
 // It returns nil if the lock was held until the call. An error that matches
 // [natslock.ErrLost] means that the lock had already ended, so another instance may have
 // worked at the same time. [natslock.ErrUnavailable] means that the server did not confirm
-// the release: the lock is free after its TTL. In all these cases the name is then unlocked
-// here. The error matches [natslock.ErrReleased] if the name was not locked.
+// the release, in which case the lock becomes free after its TTL. In all of these cases,
+// the name is no longer locked in this process. The error matches [natslock.ErrReleased] if
+// the name was not locked.
 func (s *Storage) Unlock(ctx context.Context, name string) error {
 	s.mu.Lock()
 	own := s.held[name]
@@ -117,15 +121,15 @@ func (s *Storage) Unlock(ctx context.Context, name string) error {
 	return own.lock.Unlock(ctx)
 }
 
-// RenewLockLease confirms with the server that the caller still has the lock. If the lock
-// was lost or broken, RenewLockLease takes it again, waiting for it as Lock does.
-// Certmagic calls it before each attempt that it may repeat, and keeps the lock between
-// attempts, for up to 30 days. An error would only end the attempt.
+// RenewLockLease confirms with the server that the caller still has the lock. Certmagic
+// calls it before each attempt that it may repeat, and keeps the lock between attempts, for
+// up to 30 days. If the lock has been lost or broken, RenewLockLease acquires it again,
+// waiting for it as Lock does, because an error would only end the attempt.
 //
-// The duration has no effect: the client renews the lease for as long as the process runs.
+// The duration has no effect, because the client renews the lease while the process runs.
 //
-// It returns nil if the caller has the lock. Errors are those of [natslock.Lock.Extend]
-// and [natslock.Client.Lock], and match [natslock.ErrReleased] if the name was not locked.
+// It returns nil if the caller has the lock. Errors are those of [natslock.Lock.Extend] and
+// [natslock.Client.Lock], and match [natslock.ErrReleased] if the name was not locked.
 func (s *Storage) RenewLockLease(ctx context.Context, name string, _ time.Duration) error {
 	if err := s.ready(ctx, name); err != nil {
 		return err
@@ -143,7 +147,7 @@ func (s *Storage) RenewLockLease(ctx context.Context, name string, _ time.Durati
 	if err := old.Extend(ctx, 0); old.Remaining() > 0 {
 		return err
 	}
-	lost := old.Unlock(ctx) // until then the record of a broken lock stays
+	lost := old.Unlock(ctx) // the record of a broken lock stays until Unlock
 	l, err := s.locks.Lock(ctx, Prefix+name, s.opts...)
 	if err != nil {
 		return fmt.Errorf("%w; taking it again: %w", lost, err)
@@ -161,8 +165,8 @@ func (s *Storage) RenewLockLease(ctx context.Context, name string, _ time.Durati
 	return nil
 }
 
-// String returns the description of the wrapped storage if it has one, and otherwise its
-// type. Without String, certmagic would log the fields.
+// String returns the wrapped storage's description if it has one, and its type otherwise.
+// Without String, certmagic would log the struct's fields.
 func (s *Storage) String() string {
 	if d, ok := s.Storage.(fmt.Stringer); ok {
 		return d.String()
@@ -170,8 +174,8 @@ func (s *Storage) String() string {
 	return fmt.Sprintf("%T", s.Storage)
 }
 
-// ready refuses a Storage without locks and a nil context. It is called before the name gets a
-// section.
+// ready rejects a nil context and a Storage without locks. It is called before the name
+// gets a section.
 func (s *Storage) ready(ctx context.Context, name string) error {
 	switch {
 	case s.locks == nil:
@@ -182,7 +186,7 @@ func (s *Storage) ready(ctx context.Context, name string) error {
 	return nil
 }
 
-// enter begins a section, unless another one has the name: then it returns the other one.
+// enter begins a section for the name, or returns the section that already has it.
 func (s *Storage) enter(name string) (own, other *section) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package cronlock makes one of several replicas run each tick of a job. It wraps the jobs of
-// github.com/robfig/cron/v3 with locks of natslock.
+// Package cronlock runs each tick of a cron job on only one of several replicas. It guards
+// jobs of github.com/robfig/cron/v3 with natslock locks.
 //
 //	c := cron.New()
 //	_, err := c.AddJob("0 * * * *", cronlock.OnceFunc(locks, "billing.report", report))
@@ -9,22 +9,23 @@
 //
 // # Once per tick
 //
-// The clocks of replicas differ, so a late replica would find the lock of a short job free,
-// and run the job again. Each lock is therefore kept for at least [DefaultMinHold] from the
-// grant: see [MinHold]. A replica that finds the lock taken leaves the tick to the holder
-// and does not wait.
+// Clocks differ between replicas, so by the time a late replica ticks, a short job may
+// already have released its lock, and the late replica would run it again. Each lock is
+// therefore held for at least [DefaultMinHold] after the grant: see [MinHold]. A replica
+// that finds the lock taken leaves the tick to the holder instead of waiting.
 //
 // Set the minimum hold longer than the clock skew between replicas, and shorter than the
-// interval between ticks by at least 2 s plus that skew. The promise is at most one run per
-// tick. A tick passes without a run if the server cannot be reached, or while the lock of a
-// crashed replica lasts: up to its TTL.
+// interval between ticks by at least 2 s plus that skew. Each tick then runs at most once.
+// It does not run at all if the server cannot be reached, or if a crashed replica still
+// holds the lock, which it does for up to the TTL.
 //
-// The ticks of "@every 1h" count from the start of the process, so replicas do not agree on
-// them. Use "@hourly" or "0 * * * *", and the same time zone in all replicas.
+// The ticks of "@every 1h" are counted from the start of the process, so replicas do not
+// agree on them. Use "@hourly" or "0 * * * *", and the same time zone on all replicas.
 //
 // # When the lock is lost
 //
-// cron cannot stop a job. The context of OnceFunc's function ends with the lock. With Once
-// too, [OnError] reports the loss at once. Pass the token of the lock to the resource that
-// the job changes: see package fence.
+// cron cannot stop a job. The context that OnceFunc passes to its function ends with the
+// lock, so the function can stop by itself. With both OnceFunc and Once, [OnError] reports
+// the loss immediately. Pass the lock's token to the resource that the job changes: see
+// package fence.
 package cronlock

@@ -11,35 +11,38 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// DefaultMinHold is the default of [MinHold].
+// DefaultMinHold is the default for [MinHold].
 const DefaultMinHold = 5 * time.Second
 
 // Option configures [Once] and [OnceFunc].
 type Option func(*job)
 
-// MinHold keeps others out for d after the grant, however early the job returns: see
-// [natslock.MinHold]. The default is [DefaultMinHold], and 0 turns it off. A job that runs
-// more often than every 10 s needs a smaller d, or its lock would not be free at the next
-// tick. If natslock refuses d, the job never runs, and [OnError] gets
-// [natslock.ErrInvalid].
+// MinHold makes each run hold its lock for at least d after the grant, even if the job
+// returns sooner: see [natslock.MinHold]. The default is [DefaultMinHold], and 0 turns it
+// off. A job that runs more often than every 10 s needs a smaller d, because its lock would
+// otherwise still be held at the next tick. If natslock rejects d, the job never runs, and
+// [OnError] gets [natslock.ErrInvalid].
 func MinHold(d time.Duration) Option {
 	return func(j *job) { j.minHold = d }
 }
 
-// OnError makes fn receive each error, which cron itself has no way to report:
+// OnError sets the function that receives errors, because cron itself has no way to report
+// them:
 //
-//   - An error that matches [natslock.ErrLocked] means that another replica has the tick. It
-//     is a *[natslock.LockedError], which names that replica.
-//   - Any other error of [natslock.Client.TryLock], such as [natslock.ErrUnavailable], means
-//     that this replica did not run the job.
+//   - An error that matches [natslock.ErrLocked] means that another replica has the tick.
+//     It is a *[natslock.LockedError], which names that replica.
+//   - Any other error of [natslock.Client.TryLock], such as [natslock.ErrUnavailable],
+//     means that this replica did not run the job.
 //   - [natslock.ErrLost] or [natslock.ErrBroken] means that the lock ended during the job,
-//     and another replica may run it at the same time. fn is called at once, while the job
-//     still runs.
-//   - At the end of a run, fn gets the error from OnceFunc's function, joined with that of
-//     [natslock.Lock.Unlock]. A loss that was reported is not reported again by itself.
+//     so another replica may run it at the same time. fn is called immediately, while the
+//     job is still running.
+//   - When a run ends, fn gets the error from OnceFunc's function, joined with that of
+//     [natslock.Lock.Unlock]. A loss that fn already knows about is not reported again by
+//     itself.
 //
-// By default cron.DefaultLogger logs all errors but ErrLocked. Several goroutines can call fn
-// at once. The unlock waits for fn, so fn must not wait for the job.
+// By default, cron.DefaultLogger logs every error except ErrLocked. fn may be called from
+// several goroutines simultaneously. The unlock waits for fn, so fn must not wait for the
+// job.
 //
 // A nil fn keeps the default.
 func OnError(fn func(error)) Option {
@@ -50,8 +53,8 @@ func OnError(fn func(error)) Option {
 	}
 }
 
-// Context makes the job run under ctx: the context of OnceFunc's function is a child of
-// it. Once ctx has ended, no new run begins, and OnError gets an error that matches
+// Context sets the context of the job: OnceFunc's function gets a child of ctx. Once ctx
+// has ended, no new run begins, and OnError gets an error that matches
 // [natslock.ErrTimeout] and ctx's error. Cancel ctx to stop the jobs that cron.Cron.Stop
 // waits for. The default, kept if ctx is nil, never ends.
 func Context(ctx context.Context) Option {
@@ -62,18 +65,19 @@ func Context(ctx context.Context) Option {
 	}
 }
 
-// LockOptions makes each run take its lock with these options, such as [natslock.TTL] or
-// [natslock.Meta]. [natslock.Linger] and [natslock.Until] also need MinHold(0).
+// LockOptions sets options for the lock of each run, such as [natslock.TTL] or
+// [natslock.Meta]. [natslock.Linger] and [natslock.Until] require MinHold(0).
 func LockOptions(opts ...natslock.LockOption) Option {
 	return func(j *job) { j.opts = append(j.opts, opts...) }
 }
 
-// Once returns a cron.JobWrapper for a job that all replicas of a service have: one of them
-// runs each tick. It does no I/O. name is the lock's name and belongs to one job, so do not
-// wrap another job with it, and do not use Once in cron.WithChain, which wraps all jobs.
+// Once returns a cron.JobWrapper for a job that every replica of a service schedules, so
+// that only one of them runs each tick. It does no I/O. name is the lock's name and belongs
+// to one job, so do not wrap another job with it, and do not pass Once to cron.WithChain,
+// which wraps all jobs.
 //
-// If its lock is lost, the job keeps running, because it has no context: see [OnError] and
-// [OnceFunc]. A job that panics frees its lock, and the panic passes on to the wrapper
+// The job has no context, so it keeps running if its lock is lost: see [OnError] and
+// [OnceFunc]. If the job panics, its lock is released and the panic reaches the wrapper
 // around Once, such as cron.Recover.
 func Once(locks natslock.Locker, name string, opts ...Option) cron.JobWrapper {
 	return func(inner cron.Job) cron.Job {
@@ -87,14 +91,14 @@ func Once(locks natslock.Locker, name string, opts ...Option) cron.JobWrapper {
 	}
 }
 
-// OnceFunc returns a cron.Job that runs fn once per tick, in one of the replicas that
-// have the job. It does no I/O. name is the lock's name and belongs to one job.
+// OnceFunc returns a cron.Job that runs fn once per tick, on one of the replicas that
+// schedule the job. It does no I/O. name is the lock's name and belongs to one job.
 //
-// Without locks or without fn the job never runs, and OnError gets an error that matches
-// [natslock.ErrInvalid]. A nil option has no effect.
+// If locks or fn is nil, the job never runs, and OnError gets an error that matches
+// [natslock.ErrInvalid]. Nil options are ignored.
 //
-// ctx ends when the lock does, or the parent that [Context] sets. fn then has to return,
-// because another replica may get the lock. The error of fn goes to [OnError].
+// ctx ends with the lock, or with the parent set by [Context]. fn must then return, because
+// another replica may get the lock. fn's error goes to [OnError].
 func OnceFunc(locks natslock.Locker, name string, fn func(ctx context.Context, l *natslock.Lock) error, opts ...Option) cron.Job {
 	j := &job{locks: locks, name: name, fn: fn, ctx: context.Background(), minHold: DefaultMinHold}
 	j.onError = func(err error) {
@@ -123,7 +127,7 @@ type job struct {
 	onError func(error)
 }
 
-// Run runs the job for one tick, unless another replica has it.
+// Run runs the job for one tick, unless another replica has the lock.
 func (j *job) Run() {
 	if j.locks == nil || j.fn == nil {
 		j.onError(fmt.Errorf("job with lock %q: %w: it has no locks or no function", j.name, natslock.ErrInvalid))
@@ -134,11 +138,11 @@ func (j *job) Run() {
 		j.onError(err)
 		return
 	}
-	var failed error // of fn
+	var failed error // fn's error
 	reported, watched := false, make(chan struct{})
 	stop := context.AfterFunc(lock.Context(), func() {
 		defer close(watched)
-		if lock.Remaining() > 0 { // only the parent has ended
+		if lock.Remaining() > 0 { // only the parent context has ended
 			return
 		}
 		if err := lock.Err(); !errors.Is(err, natslock.ErrReleased) {

@@ -10,11 +10,11 @@ import (
 	"github.com/natslock/locks/election"
 )
 
-// ErrNotLeader is the error that [Elector.IsLeader] returns in a process that does not lead.
+// ErrNotLeader is returned by [Elector.IsLeader] in a process that is not the leader.
 var ErrNotLeader = errors.New("this process does not lead the election: another scheduler runs the job, or none until the next term")
 
-// Elector is a gocron.Elector: the leader of an election runs all jobs. Create it with
-// [NewElector]. It is safe for concurrent use.
+// Elector is a gocron.Elector that lets the leader of an election run all jobs. Create it
+// with [NewElector]. It is safe for concurrent use.
 type Elector struct {
 	election *election.Election
 	term     atomic.Pointer[election.Term]
@@ -22,21 +22,21 @@ type Elector struct {
 
 var _ gocron.Elector = (*Elector)(nil)
 
-// NewElector returns an Elector for gocron.WithDistributedElector. It does no I/O, and
-// leaves campaigning to [Elector.Run]. A process that already campaigns with the Election's
-// own Run or Campaign needs no other.
+// NewElector returns an Elector for gocron.WithDistributedElector. It does no I/O and does
+// not campaign. Call [Elector.Run] for that, unless the process already campaigns with the
+// Election's own Run or Campaign.
 func NewElector(e *election.Election) *Elector {
 	return &Elector{election: e}
 }
 
-// IsLeader returns nil while a term of this process is inside its validity, and otherwise
-// [ErrNotLeader]. gocron calls it before each run, and skips the run on an error. It reads
-// the clock, does no I/O and ignores the context, so it is just as fast when the server
-// does not answer.
+// IsLeader returns nil while a term of this process is valid, and [ErrNotLeader] otherwise.
+// gocron calls it before each run, and skips the run on an error. IsLeader only reads the
+// clock: it does no I/O and ignores the context, so it is just as fast when the server does
+// not respond.
 //
-// A term ends before the server lets the next leader in, so two schedulers never lead at
-// once. But their clocks can differ: if the leader changes between their ticks, that tick
-// runs twice or not at all. A [Locker] prevents running twice.
+// A term ends before the server lets the next leader in, so two schedulers never lead
+// simultaneously. But their clocks may differ: if the leader changes between their ticks,
+// that tick runs twice or not at all. A [Locker] prevents the second run.
 func (e *Elector) IsLeader(context.Context) error {
 	if _, leads := e.election.IsLeader(); !leads {
 		return ErrNotLeader
@@ -45,9 +45,9 @@ func (e *Elector) IsLeader(context.Context) error {
 }
 
 // Run campaigns and leads until ctx ends: see [election.Election.Run], which also lists the
-// errors. When Run returns, this process has resigned. Call it on its own goroutine, and end
-// ctx after the shutdown of the scheduler, so that the next leader begins when the last job
-// has ended.
+// errors. By the time Run returns, this process has resigned. Call Run on its own
+// goroutine, and cancel ctx only after the scheduler has shut down, so that the next leader
+// does not begin until the last job has ended.
 func (e *Elector) Run(ctx context.Context) error {
 	return e.election.Run(ctx, func(ctx context.Context, t *election.Term) error {
 		e.term.Store(t)
@@ -57,10 +57,10 @@ func (e *Elector) Run(ctx context.Context) error {
 	})
 }
 
-// Term returns the current term of Run, or a zero [election.Term]. gocron does not stop a job
-// when the term ends. A job that has to stop should call Term at its beginning, work with the
-// context of the term, and pass the token to the resource that it changes. The context of a
-// zero Term has ended, and its token is 0.
+// Term returns Run's current term, or a zero [election.Term] if there is none. gocron does
+// not stop a job when the term ends. A job that has to stop should call Term when it
+// starts, use the term's context, and pass its token to the resource that it changes. The
+// context of a zero Term has already ended, and its token is 0.
 func (e *Elector) Term() *election.Term {
 	if t := e.term.Load(); t != nil {
 		return t

@@ -13,33 +13,33 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// DefaultMinHold is the default of [MinHold].
+// DefaultMinHold is the default for [MinHold].
 const DefaultMinHold = 5 * time.Second
 
 // Option configures a [Locker].
 type Option func(*Locker)
 
-// MinHold makes the Locker keep others out for d after the grant, however early the job
-// returns: see [natslock.MinHold]. The default is [DefaultMinHold], and 0 turns it off. A
-// job that runs more often than every 10 s needs a smaller d, or its lock would not be
-// free at the next tick, which gocron would skip. If natslock refuses d, each Lock returns
-// [natslock.ErrInvalid].
+// MinHold makes the Locker hold each lock for at least d after the grant, even if the job
+// returns sooner: see [natslock.MinHold]. The default is [DefaultMinHold], and 0 turns it
+// off. A job that runs more often than every 10 s needs a smaller d, because its lock would
+// otherwise still be held at the next tick, which gocron would skip. If natslock rejects d,
+// each Lock returns [natslock.ErrInvalid].
 func MinHold(d time.Duration) Option {
 	return func(l *Locker) { l.minHold = d }
 }
 
-// OnError makes the Locker call fn with each error that gocron would drop. If a lock is lost
-// or broken during a run, fn is called at once, while the job still runs. Otherwise it is
-// called with the unlock's error. It is called at most once per run. name is the job's name.
-// The default does nothing, but the client's logger warns of losses: see
-// [natslock.WithLogger].
+// OnError sets the function that receives the errors that gocron discards. If a lock is
+// lost or broken during a run, fn is called immediately, while the job is still running.
+// Otherwise, if the unlock fails, fn is called with its error. It is called at most once
+// per run. name is the job's name. The default does nothing, but the client's logger warns
+// of losses: see [natslock.WithLogger].
 //
-// The errors are those of [natslock.Lock.Unlock]. If one matches [natslock.ErrLost], another
-// scheduler may have run the job at the same time. Errors of Lock are not reported here:
-// gocron passes them to the listener gocron.AfterLockError.
+// The errors are those of [natslock.Lock.Unlock]. If one matches [natslock.ErrLost],
+// another scheduler may have run the job at the same time. fn does not receive errors from
+// Lock, because gocron passes those to the listener gocron.AfterLockError.
 //
-// Several goroutines can call fn at once. The unlock waits until fn returns, so fn must not
-// wait for the run or the shutdown of the scheduler.
+// fn may be called from several goroutines simultaneously. The unlock waits until fn
+// returns, so fn must not wait for the run or for the scheduler to shut down.
 //
 // A nil fn keeps the default.
 func OnError(fn func(name string, err error)) Option {
@@ -50,13 +50,13 @@ func OnError(fn func(name string, err error)) Option {
 	}
 }
 
-// LockOptions makes the Locker take each lock with these options, such as [natslock.TTL]
-// or [natslock.Meta]. [natslock.Linger] and [natslock.Until] also need MinHold(0).
+// LockOptions sets options for each lock, such as [natslock.TTL] or [natslock.Meta].
+// [natslock.Linger] and [natslock.Until] require MinHold(0).
 func LockOptions(opts ...natslock.LockOption) Option {
 	return func(l *Locker) { l.opts = append(l.opts, opts...) }
 }
 
-// Locker is a gocron.Locker: it takes a lock for each run of a job. Create it with
+// Locker is a gocron.Locker that takes a lock for each run of a job. Create it with
 // [NewLocker]. It is safe for concurrent use, and several schedulers may share it.
 type Locker struct {
 	locks   natslock.Locker
@@ -65,18 +65,18 @@ type Locker struct {
 	onError func(name string, err error)
 
 	mu   sync.Mutex
-	runs map[string]*run // by the name of the job; nil while Lock waits for the answer
+	runs map[string]*run // by job name; nil while Lock waits for the server
 }
 
 var _ gocron.Locker = (*Locker)(nil)
 
 // NewLocker returns a Locker for gocron.WithDistributedLocker, or for the job option
 // gocron.WithDistributedJobLocker. It does no I/O and does not need to be closed. Shut the
-// schedulers down before [natslock.Client.Close].
+// schedulers down before you call [natslock.Client.Close].
 //
-// The lock of a job has the job's name. Name jobs with gocron.WithName, for example
+// A job's lock is named after the job. Name jobs with gocron.WithName, for example
 // "billing.report". Otherwise gocron uses the name of the function, such as
-// "main.main.func1", which another service can have too.
+// "main.main.func1", which another service may use too.
 func NewLocker(locks natslock.Locker, opts ...Option) *Locker {
 	l := &Locker{locks: locks, minHold: DefaultMinHold, onError: func(string, error) {}, runs: map[string]*run{}}
 	for _, opt := range opts {
@@ -91,14 +91,15 @@ func NewLocker(locks natslock.Locker, opts ...Option) *Locker {
 	return l
 }
 
-// Lock takes the lock of the job named key. gocron calls it before each run, with the
-// context of the job. Lock does not wait for other holders, and at most 5 s for the server.
+// Lock acquires the lock for the job named key. gocron calls it before each run, with the
+// job's context. Lock does not wait for other holders, and waits at most 5 s for the
+// server.
 //
 // It returns the lock, or an error that makes gocron skip the run. The error matches
-// [natslock.ErrLocked] if another run of the job is in progress anywhere, or began less than
-// the minimum hold ago. For this Locker a run is in progress until it ends, even if it has
-// lost its lock. The error matches [natslock.ErrInvalid] if NewLocker was given nil locks.
-// Other errors are those of [natslock.Client.TryLock].
+// [natslock.ErrLocked] if another run of the job is in progress anywhere, or began less
+// than the minimum hold ago. This Locker considers a run to be in progress until it ends,
+// even if the run has lost its lock. The error matches [natslock.ErrInvalid] if NewLocker
+// was given nil locks. Other errors are those of [natslock.Client.TryLock].
 func (l *Locker) Lock(ctx context.Context, key string) (gocron.Lock, error) {
 	if l.locks == nil {
 		return nil, fmt.Errorf("lock %q: %w: the Locker was made without locks", key, natslock.ErrInvalid)
@@ -118,12 +119,12 @@ func (l *Locker) Lock(ctx context.Context, key string) (gocron.Lock, error) {
 	return r, nil
 }
 
-// Held returns the lock of the current run of the job with this name. Its context ends when the
-// lock or the context of the job does. A job that uses it instead of its own context stops in
-// time. Get the context at the beginning of the job: it stays that of this run.
+// Held returns the lock of the current run of the named job. Its context ends when the lock
+// or the job's context does, so a job that uses it instead of its own context stops in
+// time. Get the context when the job begins; it remains tied to that run.
 //
-// If no run of this Locker has the lock, Held returns a zero [natslock.Lock], whose context has
-// ended and whose token is 0. Do not unlock the lock: gocron does.
+// If no run of this Locker has the lock, Held returns a zero [natslock.Lock], whose context
+// has ended and whose token is 0. Do not unlock the lock, because gocron does.
 func (l *Locker) Held(name string) *natslock.Lock {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -133,7 +134,7 @@ func (l *Locker) Held(name string) *natslock.Lock {
 	return new(natslock.Lock)
 }
 
-// begin reserves the name for a run.
+// begin reserves the name for a run, and reports whether it was free.
 func (l *Locker) begin(name string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -150,14 +151,14 @@ func (l *Locker) end(name string) {
 	delete(l.runs, name)
 }
 
-// run is a gocron.Lock: the lock of one run.
+// run is the gocron.Lock of one run.
 type run struct {
 	lock   *natslock.Lock
 	unlock func() error
 }
 
-// newRun watches the lock until the unlock. The watch has a goroutine only while it
-// reports, and the unlock waits for it.
+// newRun returns a run that watches its lock until Unlock. The watch needs a goroutine only
+// to report a loss, and Unlock waits for that goroutine.
 func newRun(l *Locker, lock *natslock.Lock) *run {
 	reported, watched := false, make(chan struct{})
 	stop := context.AfterFunc(lock.Context(), func() {
@@ -183,8 +184,8 @@ func newRun(l *Locker, lock *natslock.Lock) *run {
 	})}
 }
 
-// Unlock releases the lock, or leaves its record until the end of the minimum hold. It
-// ignores the context, which has ended if gocron stops the job. It waits for the server
-// until the client's release timeout passes. Its errors are those of
-// [natslock.Lock.Unlock]. gocron drops them: see [OnError].
+// Unlock releases the lock, or leaves its record in place until the minimum hold ends. It
+// ignores the context, which has already ended if gocron is stopping the job. It waits for
+// the server for at most the client's release timeout. Its errors are those of
+// [natslock.Lock.Unlock], which gocron discards: see [OnError].
 func (r *run) Unlock(context.Context) error { return r.unlock() }

@@ -1,38 +1,41 @@
-// Package natslockotel exports OpenTelemetry spans and metrics for the locks of a client.
+// Package natslockotel exports OpenTelemetry spans and metrics for a client's locks.
 //
-// An [Observer] is an observer of natslock clients. Each acquire is a span
-// "natslock.acquire", and each hold a span "natslock.hold". Both are children of the
-// span in the context of the acquire. The metrics are:
+// An [Observer] observes natslock clients. Each acquire is a span "natslock.acquire", and
+// each hold is a span "natslock.hold". Both are children of the span in the context of the
+// acquire. The metrics are:
 //
 //   - natslock.acquire.duration: a histogram of the time from the call to the grant or to
 //     giving up, by natslock.outcome.
-//   - natslock.hold.duration: a histogram of the time from the grant to the end, by
-//     natslock.end.
-//   - natslock.held: locks held now.
+//   - natslock.hold.duration: a histogram of the time from the grant to the end of the
+//     hold, by natslock.end.
+//   - natslock.held: locks currently held.
 //   - natslock.lost: locks that ended without an unlock, by error.type.
-//   - natslock.waiting: acquires queued now, of the clients given to [Observer.Add].
-//   - natslock.partition.owned and ten more: the counters of the workers given to
+//   - natslock.waiting: acquires currently queued, for the clients passed to
+//     [Observer.Add].
+//   - natslock.partition.owned and ten more: the statistics of the workers passed to
 //     [Observer.AddGroup], by natslock.group and natslock.worker.id.
 //
-// The attribute natslock.lock of the other metrics stands for many names: see [Labels]. The
-// spans have the full name.
+// The first four have the attribute natslock.lock, which stands for many lock names: see
+// [Labels]. Spans carry the full name.
 //
 // # Links
 //
-// An acquire that had to queue links to the hold that it found when it began to wait. With
-// one waiter that is the hold that was handed over to it. With several waiters it is the hold
-// at that moment and not that of the predecessor in the queue, whom no record or event names.
+// An acquire that had to queue links to the hold that was in place when it began to wait.
+// With a single waiter, that is the hold that was then handed over to it. With several
+// waiters, it is still that hold, and not the hold of the waiter's predecessor in the
+// queue, which no record or event names.
 //
-// The link to a hold that the same Observer has seen is to its own span. A hold of another
-// process is linked if its record carries a trace, because the holder took its lock with
-// [Trace], and if the waiter's Observer knows a client ([Observer.Add]). That link is to the
-// span under which the holder asked, which is the parent of the hold. Other holds are not
-// linked.
+// If the same Observer has seen the hold, the link is to the hold's own span. A hold of
+// another process is linked only if its record carries a trace, because the holder acquired
+// its lock with [Trace], and if the waiter's Observer has a client ([Observer.Add]). That
+// link is to the span in the context of the holder's acquire, which is the parent of the
+// hold's span. Other holds are not linked.
 //
 // # What it cannot know
 //
-// A one-shot acquire that finds the lock held is not an event, and has no span. Nor does an
-// acquire that fails for a reason other than its context or MaxWait. The span of a hold is
-// not in the lock's context, because the client creates that context, so spans of the work
-// are its siblings. A process that is killed exports no spans for its holds.
+// A one-shot acquire that finds the lock held produces no event, so it has no span. The
+// same goes for an acquire that fails for a reason other than its context or MaxWait.
+// Because the client creates the lock's context, that context does not carry the span of
+// the hold, and spans of the work are its siblings. A process that is killed exports no
+// spans for its holds.
 package natslockotel

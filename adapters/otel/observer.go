@@ -21,36 +21,36 @@ import (
 	"github.com/natslock/locks/partition"
 )
 
-// scope is the name of the instrumentation.
+// scope is the name of the instrumentation scope.
 const scope = "github.com/natslock/locks/adapters/otel"
 
-// The keys of the attributes. error.type comes from the semantic conventions, which
-// define none for locks.
+// Attribute keys. error.type comes from the semantic conventions, which define none for
+// locks.
 const (
-	LockKey    = attribute.Key("natslock.lock")       // of metrics: the label of the name
-	NameKey    = attribute.Key("natslock.lock.name")  // of spans
-	KindKey    = attribute.Key("natslock.lock.kind")  // of spans: mutex, rw, semaphore
-	IDKey      = attribute.Key("natslock.lock.id")    // of spans of a hold
-	TokenKey   = attribute.Key("natslock.lock.token") // of spans of a hold: the fencing token
-	OutcomeKey = attribute.Key("natslock.outcome")    // of an acquire: granted, gave_up
-	EndKey     = attribute.Key("natslock.end")        // of a hold: released, ended, expired, broken, closed
-	GroupKey   = attribute.Key("natslock.group")      // of metrics of partitions
-	WorkerKey  = attribute.Key("natslock.worker.id")  // of metrics of partitions
-	ErrorKey   = attribute.Key("error.type")          // timeout, canceled; expired, broken, closed
+	LockKey    = attribute.Key("natslock.lock")       // on metrics: the label for the lock's name
+	NameKey    = attribute.Key("natslock.lock.name")  // on spans
+	KindKey    = attribute.Key("natslock.lock.kind")  // on spans: mutex, rw or semaphore
+	IDKey      = attribute.Key("natslock.lock.id")    // on hold spans
+	TokenKey   = attribute.Key("natslock.lock.token") // on hold spans: the fencing token
+	OutcomeKey = attribute.Key("natslock.outcome")    // outcome of an acquire: granted or gave_up
+	EndKey     = attribute.Key("natslock.end")        // end of a hold: released, ended, expired, broken or closed
+	GroupKey   = attribute.Key("natslock.group")      // on partition metrics
+	WorkerKey  = attribute.Key("natslock.worker.id")  // on partition metrics
+	ErrorKey   = attribute.Key("error.type")          // for an acquire: timeout or canceled; for a hold: expired, broken or closed
 )
 
-// durations are the boundaries of the histograms, in seconds.
+// durations are the bucket boundaries of the histograms, in seconds.
 var durations = []float64{.001, .005, .025, .1, .5, 1, 5, 15, 60, 300, 900, 3600, 21600, 86400}
 
 const (
-	// readTime limits how long an Observer reads the holder of a lock.
+	// readTime limits how long an Observer may take to read a lock's holder.
 	readTime = 250 * time.Millisecond
-	// readPause is the pause in reading after a read has failed.
+	// readPause is how long an Observer stops reading after a failed read.
 	readPause = 10 * time.Second
-	// mostLinks limits the links of a span, because a lock may have many readers.
+	// mostLinks limits the links per span, because a lock may have many readers.
 	mostLinks = 8
-	// mostWaits limits the waits whose end was not observed: not every failure of an acquire
-	// is an event.
+	// mostWaits limits the recorded waits. A wait stays recorded if its acquire fails
+	// without an event.
 	mostWaits = 10_000
 )
 
@@ -68,7 +68,7 @@ type Observer struct {
 	waits   map[waitID][][]trace.Link
 	clients []*natslock.Client
 	groups  []*partition.Group
-	paused  time.Time // no reads until this time
+	paused  time.Time // no reads before this time
 }
 
 type lockID struct {
@@ -76,7 +76,7 @@ type lockID struct {
 	name string
 }
 
-// waitID identifies a wait by the span that asked, because events give it no ID.
+// waitID identifies a wait by the caller's span, because events have no ID for it.
 type waitID struct {
 	lock  lockID
 	trace trace.TraceID
@@ -90,8 +90,8 @@ type hold struct {
 	span  trace.Span
 }
 
-// New returns an Observer without clients. Pass its Observe to the clients of one bucket as
-// their observer:
+// New returns an Observer without clients. Pass its Observe method to the clients of one
+// bucket:
 //
 //	telemetry, err := natslockotel.New()
 //	...
@@ -99,7 +99,7 @@ type hold struct {
 //	...
 //	telemetry.Add(locks)
 //
-// It returns an error if the meter provider refuses an instrument.
+// It returns an error if the meter provider rejects an instrument.
 func New(opts ...Option) (*Observer, error) {
 	c := config{tracers: otel.GetTracerProvider(), meters: otel.GetMeterProvider(), label: FirstToken}
 	for _, opt := range opts {
@@ -127,11 +127,12 @@ func New(opts ...Option) (*Observer, error) {
 	return o, nil
 }
 
-// Add makes the Observer read natslock.waiting from the client's Stats. When an acquire
-// queues for a lock whose hold the Observer has not seen, the Observer also asks the client
-// for the holder, for the link that the package comment describes. That costs one Inspect
-// for each wait, on the goroutine that calls observers. It delays events by at most 250 ms,
-// and pauses for 10 s after a failure. The Observer keeps the client.
+// Add makes the Observer report natslock.waiting from the client's Stats. It also makes the
+// links to holds that the Observer has not seen itself possible: when an acquire queues for
+// such a lock, the Observer asks the first client that was added for the holder. That costs
+// one Inspect per wait, on the goroutine that calls observers. It delays events by at most
+// 250 ms, and after a failure the Observer does not ask again for 10 s. The Observer keeps
+// a reference to the client.
 func (o *Observer) Add(locks *natslock.Client) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -153,8 +154,8 @@ func (o *Observer) waiting(_ context.Context, to metric.Int64Observer) error {
 	return nil
 }
 
-// Observe records one event. Pass it to admin.WithObserver. ctx has the values of the
-// acquire's context, and its span is the parent of the spans.
+// Observe records one event. Pass it to admin.WithObserver. ctx carries the values of the
+// acquire's context, including the span that becomes the parent of the Observer's spans.
 func (o *Observer) Observe(ctx context.Context, ev admin.Event) {
 	switch ev.Type {
 	case admin.EventQueued:
@@ -183,16 +184,15 @@ func (o *Observer) Observe(ctx context.Context, ev admin.Event) {
 	}
 }
 
-// text returns a name as an attribute. A name may contain any bytes, but an attribute may
-// not.
+// text makes a name valid UTF-8. A name may contain any bytes, but an attribute may not.
 func text(name string) string { return strings.ToValidUTF8(name, "\uFFFD") }
 
-// labelOf returns the lock attribute of metrics.
+// labelOf returns the natslock.lock attribute for metrics.
 func (o *Observer) labelOf(ev admin.Event) attribute.KeyValue {
 	return LockKey.String(text(o.label(ev.Name)))
 }
 
-// attributes returns the attributes of both spans.
+// attributes returns the attributes that acquire and hold spans share.
 func attributes(ev admin.Event) []attribute.KeyValue {
 	return []attribute.KeyValue{NameKey.String(text(ev.Name)), KindKey.String(ev.Kind.String())}
 }
@@ -204,7 +204,7 @@ func waitOf(ctx context.Context, ev admin.Event) waitID {
 	return waitID{lockOf(ev), asked.TraceID(), asked.SpanID()}
 }
 
-// queued records the holds that an acquire waits for.
+// queued records links to the holds that an acquire waits for.
 func (o *Observer) queued(ctx context.Context, ev admin.Event) {
 	links := o.inTheWay(ctx, ev)
 	o.mu.Lock()
@@ -216,8 +216,8 @@ func (o *Observer) queued(ctx context.Context, ev admin.Event) {
 	o.waits[id] = append(o.waits[id], links)
 }
 
-// inTheWay returns links to the holds of a lock that this Observer has seen or, if there
-// are none, to those whose records carry a trace.
+// inTheWay returns links to the holds of a lock that this Observer has seen. If it has seen
+// none, the links are to those whose records carry a trace.
 func (o *Observer) inTheWay(ctx context.Context, ev admin.Event) (links []trace.Link) {
 	o.mu.Lock()
 	for _, h := range o.holds[lockOf(ev)] {
@@ -251,8 +251,7 @@ func (o *Observer) read(ctx context.Context, client *natslock.Client, ev admin.E
 		holders = append(holders, *info.Holder)
 	}
 	for _, h := range holders {
-		// The acquire finds its own span here if it has been granted the lock in the
-		// meantime.
+		// If the acquire has been granted in the meantime, its own span is among these.
 		if sc := carried(h.Meta); sc.IsValid() && sc.SpanID() != asking.SpanID() {
 			links = append(links, trace.Link{SpanContext: sc, Attributes: []attribute.KeyValue{IDKey.String(h.ID)}})
 		}
@@ -260,7 +259,7 @@ func (o *Observer) read(ctx context.Context, client *natslock.Client, ev admin.E
 	return links
 }
 
-// acquired creates the span of an acquire that has ended.
+// acquired creates the span of a finished acquire and records its duration.
 func (o *Observer) acquired(ctx context.Context, ev admin.Event, outcome string) {
 	o.mu.Lock()
 	id := waitOf(ctx, ev)
@@ -288,7 +287,7 @@ func (o *Observer) acquired(ctx context.Context, ev admin.Event, outcome string)
 	o.acquire.Record(ctx, ev.Waited.Seconds(), metric.WithAttributes(measured...))
 }
 
-// granted begins the span of a hold.
+// granted starts the span of a hold.
 func (o *Observer) granted(ctx context.Context, ev admin.Event) {
 	_, span := o.tracer.Start(ctx, "natslock.hold", trace.WithTimestamp(ev.Time),
 		trace.WithAttributes(append(attributes(ev), IDKey.String(ev.ID), TokenKey.Int64(int64(ev.Token)))...))
@@ -299,7 +298,7 @@ func (o *Observer) granted(ctx context.Context, ev admin.Event) {
 	o.holds[id] = append(o.holds[id], &hold{ev.ID, ev.Time, span})
 }
 
-// holdOf returns the hold of an event, or nil.
+// holdOf returns the hold that an event belongs to, or nil.
 func (o *Observer) holdOf(ev admin.Event) *hold {
 	o.mu.Lock()
 	defer o.mu.Unlock()

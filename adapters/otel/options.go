@@ -41,10 +41,11 @@ func WithMeterProvider(p metric.MeterProvider) Option {
 	}
 }
 
-// Labels sets the function that turns a lock's name into the attribute natslock.lock of
-// metrics. The default is [FirstToken]. It must return few different values, because each is
-// a time series in the backend. The SDK limits them (2,000 by default) and merges the rest.
-// With several clients it is called from several goroutines. A nil label keeps the default.
+// Labels sets the function that turns a lock's name into the natslock.lock attribute of the
+// metrics. The default is [FirstToken]. The function must return few distinct values,
+// because each value is a time series in the backend. The SDK limits their number (2,000 by
+// default) and merges the rest. With several clients, the function is called from several
+// goroutines. A nil label keeps the default.
 func Labels(label func(name string) string) Option {
 	return func(c *config) {
 		if label != nil {
@@ -53,23 +54,25 @@ func Labels(label func(name string) string) Option {
 	}
 }
 
-// FirstToken returns the part of a name before the first dot: "orders" of "orders.42".
+// FirstToken returns the part of a name before the first dot, such as "orders" for
+// "orders.42".
 func FirstToken(name string) string {
 	token, _, _ := strings.Cut(name, ".")
 	return token
 }
 
-// traces carries a trace in the lock's metadata, as W3C Trace Context.
+// traces propagates spans in lock metadata, as W3C Trace Context.
 var traces propagation.TraceContext
 
-// Trace makes the lock's record carry the span in ctx, besides the metadata m, which may be
-// nil. It is natslock.Meta with the keys of the W3C Trace Context, "traceparent" and
-// "tracestate", so it replaces any other Meta. Anyone who can read the bucket sees them.
+// Trace stores the span in ctx in the lock's record, along with the metadata m, which may
+// be nil. It is [natslock.Meta] with the keys of the W3C Trace Context, "traceparent" and
+// "tracestate", so it replaces any other Meta. Anyone who can read the bucket sees these
+// keys.
 //
-// Without a span in ctx it attaches only m. A span makes the metadata of each goroutine
-// different, which has a price: readers of one client no longer share a lease, and when
-// goroutines of one client hand a lock on, the client renews it to store the metadata, at
-// most ten times a second.
+// If ctx has no span, only m is stored. With a span, each goroutine has different metadata,
+// and that has a price: readers of one client no longer share a lease, and when goroutines
+// of one client hand a lock on, the client has to renew it to store the metadata, at most
+// ten times a second.
 func Trace(ctx context.Context, m map[string]string) natslock.LockOption {
 	meta := make(map[string]string, len(m)+2)
 	maps.Copy(meta, m)
@@ -77,7 +80,7 @@ func Trace(ctx context.Context, m map[string]string) natslock.LockOption {
 	return natslock.Meta(meta)
 }
 
-// carried returns the span that a record carries.
+// carried returns the span in a record's metadata.
 func carried(meta map[string]string) trace.SpanContext {
 	return trace.SpanContextFromContext(traces.Extract(context.Background(), propagation.MapCarrier(meta)))
 }

@@ -10,16 +10,16 @@ import (
 	"github.com/natslock/locks/partition"
 )
 
-// AddGroup makes the Observer report the Stats of a worker of partitions: natslock.partition.owned and the other metrics, with
-// the group and the worker's id. Add each id of a group only once. An id that is not set with [partition.ID] differs in each
-// process. The Observer keeps the group.
+// AddGroup makes the Observer report the Stats of a partition worker as natslock.partition.owned and ten more metrics, with the
+// group and the worker's id as attributes. Add each id of a group only once. An id that is not set with [partition.ID] is
+// different in each process. The Observer keeps a reference to the group.
 func (o *Observer) AddGroup(g *partition.Group) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.groups = append(o.groups, g)
 }
 
-// partitionMetric is a metric of each worker.
+// partitionMetric describes one metric of a worker.
 type partitionMetric struct {
 	name, unit, description string
 	counts                  bool // a counter, not a gauge
@@ -40,7 +40,7 @@ var partitionMetrics = []partitionMetric{
 	{"natslock.partition.reads", "{read}", "Reads of the group.", true, func(s partition.Stats) int64 { return int64(s.Reads) }},
 }
 
-// ofPartitions creates the instruments of workers.
+// ofPartitions creates the instruments for partition workers.
 func (o *Observer) ofPartitions(meter metric.Meter) error {
 	var errs []error
 	for _, m := range partitionMetrics {

@@ -13,31 +13,31 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// The buckets of the histograms, in seconds, from a round trip to the waits and holds that
-// an operator has to know about.
+// Histogram buckets, in seconds, from a round trip up to the waits and holds that an
+// operator needs to know about.
 var (
 	acquireBuckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}
 	heldBuckets    = []float64{.001, .005, .025, .1, .5, 1, 5, 15, 60, 300, 900, 3600, 21600, 86400}
 )
 
-// Outcomes of an acquire, as values of the label "outcome".
+// Outcomes of an acquire, used as values of the label "outcome".
 const (
 	Granted = "granted"
 	GaveUp  = "gave_up"
 )
 
-// Causes of a loss, as values of the label "cause".
+// Causes of a loss, used as values of the label "cause".
 const (
 	Expired = "expired" // the lease ended, or the record had been deleted
 	Broken  = "broken"  // an operator ended the hold
-	Closed  = "closed"  // the client was closed under the lock
+	Closed  = "closed"  // the client was closed while it held the lock
 )
 
-// Collector turns the locks of clients into metrics. Create it with [New]. It is
-// safe for concurrent use.
+// Collector exports metrics for the locks of one or more clients. Create it with [New]. It
+// is safe for concurrent use.
 type Collector struct {
 	label func(name string) string
-	names []string // these have series from the start
+	names []string // lock names whose labels have series from the start
 
 	acquire *prometheus.HistogramVec
 	hold    *prometheus.HistogramVec
@@ -52,7 +52,7 @@ type Collector struct {
 	clients []*natslock.Client
 }
 
-// holderID identifies a hold. The ID of a lock is never reused.
+// holderID identifies a hold. Lock IDs are never reused.
 type holderID struct {
 	kind     admin.Kind
 	name, id string
@@ -63,7 +63,7 @@ type holder struct {
 	since time.Time
 }
 
-// series are the metrics of one label.
+// series holds the metrics for one label.
 type series struct {
 	granted, gaveUp, hold   prometheus.Observer
 	held                    prometheus.Gauge
@@ -73,16 +73,17 @@ type series struct {
 // An Option configures a [Collector].
 type Option func(*Collector)
 
-// Names sets names of locks whose labels have series from the start, at zero, so that an
-// alert on a rate sees the first event too. Other names get theirs with their first event.
+// Names sets lock names whose labels have series from the start, at zero, so that an alert
+// on a rate sees the first event too. Other labels get their series with their first event.
 func Names(names ...string) Option {
 	return func(c *Collector) { c.names = append(c.names, names...) }
 }
 
 // Labels sets the function that turns a lock's name into a label. The default is
-// [FirstToken]. The function must return few different values, because the server keeps a
-// set of series for each. After [MaxLabels] values a Collector uses [Other]. With several
-// clients the function is called from several goroutines. A nil label keeps the default.
+// [FirstToken]. The function must return few distinct values, because the server keeps a
+// set of series for each value. After [MaxLabels] values, a Collector uses [Other]. With
+// several clients, the function is called from several goroutines. A nil label keeps the
+// default.
 func Labels(label func(name string) string) Option {
 	return func(c *Collector) {
 		if label != nil {
@@ -91,8 +92,8 @@ func Labels(label func(name string) string) Option {
 	}
 }
 
-// New returns a Collector without clients. Pass its Observe to the clients as their
-// observer, and register it with Prometheus:
+// New returns a Collector without clients. Pass its Observe method to the clients, and
+// register the Collector with Prometheus:
 //
 //	metrics := natslockprom.New()
 //	locks, err := natslock.New(ctx, nc, admin.WithObserver(metrics.Observe))
@@ -131,17 +132,17 @@ func New(opts ...Option) *Collector {
 	return c
 }
 
-// Add makes the Collector read natslock_waiting and natslock_renewal_lag_seconds from the
-// client, and keep the client until the Collector itself is dropped. The metrics are the sum
-// and the maximum over all clients, and are absent while there are none.
+// Add makes the Collector report natslock_waiting and natslock_renewal_lag_seconds for the
+// client, and keep a reference to it. With several clients, the metrics are the sum and the
+// maximum over all of them. Without clients, both are absent.
 func (c *Collector) Add(locks *natslock.Client) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.clients = append(c.clients, locks)
 }
 
-// Observe records one event. Pass it to admin.WithObserver. Several clients can share a
-// Collector. It does no I/O, and does not use its context.
+// Observe records one event. Pass it to admin.WithObserver; several clients may share a
+// Collector. Observe does no I/O and ignores its context.
 func (c *Collector) Observe(_ context.Context, ev admin.Event) {
 	switch ev.Type {
 	case admin.EventQueued, admin.EventRenewed, admin.EventAtRisk:
@@ -173,7 +174,7 @@ func (c *Collector) Observe(_ context.Context, ev admin.Event) {
 	}
 }
 
-// ended records the end of a hold. c.mu is held.
+// ended records the end of a hold. c.mu must be held.
 func (c *Collector) ended(id holderID, at time.Time) {
 	h, ok := c.holders[id]
 	if !ok { // granted before the Collector observed the client
@@ -184,12 +185,13 @@ func (c *Collector) ended(id holderID, at time.Time) {
 	h.hold.Observe(max(at.Sub(h.since), 0).Seconds())
 }
 
-// labelOf returns the label of a name. A name may contain any bytes, but a label may not.
+// labelOf returns the label for a name, as valid UTF-8. A name may contain any bytes, but a
+// label may not.
 func (c *Collector) labelOf(name string) string {
 	return strings.ToValidUTF8(c.label(name), "\uFFFD")
 }
 
-// series returns the series of a label. c.mu is held.
+// series returns the series for a label, creating them if necessary. c.mu must be held.
 func (c *Collector) series(label string) *series {
 	s := c.labels[label]
 	if s == nil && len(c.labels) >= MaxLabels {

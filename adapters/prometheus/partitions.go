@@ -8,7 +8,7 @@ import (
 	"github.com/natslock/locks/partition"
 )
 
-// partitionMetrics are the metrics of each worker. The registry sorts them by name.
+// partitionMetrics lists the metrics of each worker. The registry sorts them by name.
 var partitionMetrics = []partitionMetric{
 	gauge("members", "Members of the group, as the worker has read last.", func(s partition.Stats) int { return s.Members }),
 	gauge("planned", "Partitions that the worker is to own.", func(s partition.Stats) int { return s.Planned }),
@@ -41,9 +41,9 @@ func counter(name, help string, of func(partition.Stats) uint64) partitionMetric
 	return partitionMetric{partitionDesc(name+"_total", help), prometheus.CounterValue, func(s partition.Stats) float64 { return float64(of(s)) }}
 }
 
-// Partitions returns a collector of workers' counters, labelled with the group and the worker's id. A registry accepts
-// only one such collector, so pass it all groups of a process, and each id of a group only once. An id that is not set
-// with [partition.ID] differs in each process, so every start creates new series.
+// Partitions returns a collector for the statistics of partition workers, labelled with the group and the worker's id.
+// A registry accepts only one such collector, so pass it all groups of the process, and each id of a group only once.
+// An id that is not set with [partition.ID] is different in each process, so every start creates new series.
 func Partitions(groups ...*partition.Group) prometheus.Collector { return workers(groups) }
 
 type workers []*partition.Group

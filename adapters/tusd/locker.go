@@ -13,11 +13,11 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// Prefix begins the names of the locks in the bucket.
+// Prefix is the prefix of every lock name in the bucket.
 const Prefix = "tusd."
 
-// longest is the length in bytes of the longest id that goes into a lock's name. The name of
-// a longer id has its hash. A name of this length is valid whatever characters it has.
+// longest is the maximum length, in bytes, of an id that is used as is in a lock's name. Longer
+// ids are hashed. A name of this length is valid no matter which characters it contains.
 const longest = 160
 
 // Locker is a [handler.Locker] for tusd's uploads. Create it with [New]. It is safe for
@@ -29,36 +29,37 @@ type Locker struct {
 
 var _ handler.Locker = (*Locker)(nil)
 
-// New returns a Locker that takes its locks from locks, usually a [*natslock.Client]. The
-// options apply to each lock. A lock outlives the context of its acquire, as with
+// New returns a Locker that takes its locks from locks, usually a [*natslock.Client]. The options
+// apply to each lock. A lock outlives the context with which it was acquired, as with
 // [natslock.Detached].
 //
-// New sends nothing. Each Lock refuses invalid options.
+// New does no I/O. If an option is invalid, each Lock fails.
 func New(locks natslock.Locker, opts ...natslock.LockOption) *Locker {
-	// Detached, because tusd ends the context of an acquire as soon as it has the lock.
+	// Detached, because tusd cancels the context of an acquire as soon as it has the lock.
 	return &Locker{locks: locks, opts: append(slices.Clone(opts), natslock.Detached())}
 }
 
-// UseIn makes tusd lock with l.
+// UseIn makes tusd lock uploads with l.
 func (l *Locker) UseIn(composer *handler.StoreComposer) { composer.UseLocker(l) }
 
-// NewLock returns the lock of the upload with this id, of any characters and length, without
-// taking it. The error matches [natslock.ErrInvalid] if New was given nil locks.
+// NewLock returns the lock of the upload with this id, which may have any characters and any
+// length. It does not acquire the lock. The error matches [natslock.ErrInvalid] if New was given
+// nil locks.
 //
-// The result's Lock waits until ctx ends, through outages of the server like
-// [natslock.Client.Lock], and returns nil when the caller has the lock until Unlock. It
-// returns [handler.ErrLockTimeout] if ctx, or [natslock.MaxWait] among the options, ended the
-// wait. Any other error is that of [natslock.Client.Lock].
+// The returned lock's Lock method waits until ctx ends, even through server outages, like
+// [natslock.Client.Lock]. It returns nil once the caller has the lock, which then lasts until
+// Unlock. It returns [handler.ErrLockTimeout] if ctx, or [natslock.MaxWait] among the options,
+// ended the wait. Any other error is that of [natslock.Client.Lock].
 //
-// The lock calls requestUnlock at most once, on a goroutine of its own, when another request
-// at any server waits for the upload or when the lock is lost. requestUnlock may call Unlock
-// itself. If it is called at the same time as Unlock, it may return later than that.
+// The lock calls requestUnlock at most once, on a separate goroutine, when another request at any
+// server waits for the upload or when the lock is lost. requestUnlock may itself call Unlock. If
+// it runs concurrently with Unlock, it may return after Unlock does.
 //
-// Unlock waits for the server until the client's release timeout passes. It returns nil if the
+// Unlock waits for the server for at most the client's release timeout. It returns nil if the
 // lock was held until the call. An error that matches [natslock.ErrLost] means that another
 // request may have had the upload at the same time. [natslock.ErrUnavailable] means that the
-// server did not confirm the release: the lock is free after its TTL. The error matches
-// [natslock.ErrReleased] if the lock is not held. Tusd ignores these errors.
+// server did not confirm the release, in which case the lock becomes free after its TTL. The
+// error matches [natslock.ErrReleased] if the lock is not held. Tusd ignores these errors.
 func (l *Locker) NewLock(id string) (handler.Lock, error) {
 	if l.locks == nil {
 		return nil, fmt.Errorf("lock of upload %.64q: %w: the Locker was made without locks", id, natslock.ErrInvalid)
@@ -66,8 +67,8 @@ func (l *Locker) NewLock(id string) (handler.Lock, error) {
 	return &lock{locker: l, name: nameOf(id)}, nil
 }
 
-// nameOf returns the name of an upload's lock. Different ids have different names, because
-// tusd allows no '#' in an id.
+// nameOf returns the name of an upload's lock. Different ids have different names, because tusd
+// allows no '#' in an id.
 func nameOf(id string) string {
 	if len(id) <= longest {
 		return Prefix + id
@@ -75,7 +76,7 @@ func nameOf(id string) string {
 	return fmt.Sprintf("%s#%x", Prefix, sha256.Sum256([]byte(id)))
 }
 
-// lock is the lock of one request. Two goroutines must not use it at the same time.
+// lock is the lock of one request. It must not be used by two goroutines at the same time.
 type lock struct {
 	locker *Locker
 	name   string
@@ -86,7 +87,7 @@ type lock struct {
 
 type held struct {
 	*natslock.Lock
-	watched chan struct{} // closed when the watch is over
+	watched chan struct{} // closed when the watch ends
 }
 
 func (l *lock) Lock(ctx context.Context, requestUnlock func()) error {
@@ -96,7 +97,7 @@ func (l *lock) Lock(ctx context.Context, requestUnlock func()) error {
 	got, err := l.locker.locks.Lock(ctx, l.name, l.locker.opts...)
 	switch {
 	case err == nil:
-	case errors.Is(err, natslock.ErrUnavailable): // even if ctx or MaxWait ended the wait: the upload need not be busy
+	case errors.Is(err, natslock.ErrUnavailable): // even if ctx or MaxWait ended the wait, because the upload may not be busy
 		return err
 	case ctx.Err() != nil || errors.Is(err, natslock.ErrTimeout):
 		return handler.ErrLockTimeout
@@ -111,15 +112,15 @@ func (l *lock) Lock(ctx context.Context, requestUnlock func()) error {
 	return nil
 }
 
-// watch calls requestUnlock when another request waits or the lock is lost. It ends with
-// the lock.
+// watch calls requestUnlock when another request waits for the upload or the lock is lost. It
+// ends with the lock.
 func (h *held) watch(requestUnlock func()) {
 	select {
 	case <-h.Contended():
 	case <-h.Context().Done():
 	}
 	ended := errors.Is(h.Err(), natslock.ErrReleased)
-	close(h.watched) // before the call, which may unlock
+	close(h.watched) // before requestUnlock, which may call Unlock
 	if !ended {
 		requestUnlock()
 	}

@@ -22,7 +22,7 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// follower connects to the server, and passes the events of a mirror to the metrics and the page.
+// follower connects to the server, and passes the mirror's events to the metrics and the page.
 type follower struct {
 	c      *cli
 	log    *slog.Logger
@@ -32,21 +32,22 @@ type follower struct {
 	nc      *nats.Conn
 	js      jetstream.JetStream
 	url     string     // without credentials
-	refused chan error // receives the refusal of a subscription
+	refused chan error // receives an error if the server refuses a subscription
 
 	hub *page.Hub // nil if there is no page
 
-	was   mirror.Condition // at the last change of state
-	begun bool             // it has been live before
+	was   mirror.Condition // as of the last state change
+	begun bool             // whether the mirror has ever been live
 }
 
-// newFollower returns a connected follower. The caller closes the connection. Errors name the server and the remedy.
+// newFollower returns a connected follower, whose connection the caller must close. Errors name the server and the
+// remedy.
 func newFollower(c *cli, log *slog.Logger) (*follower, error) {
 	nc, url, settings, err := c.Dial(
 		nats.Name("natslock-exporter"),
 		nats.Timeout(c.Timeout),
 		nats.MaxReconnects(-1),
-		nats.IgnoreAuthErrorAbort(), // a password may be wrong for a while
+		nats.IgnoreAuthErrorAbort(), // a password may be wrong only temporarily
 		nats.ReconnectWait(500*time.Millisecond),
 		nats.ReconnectJitter(250*time.Millisecond, 500*time.Millisecond),
 		nats.PingInterval(10*time.Second),
@@ -95,7 +96,7 @@ func (f *follower) failed(nc *nats.Conn, _ *nats.Subscription, err error) {
 		default:
 		}
 	case errors.Is(err, nats.ErrPermissionViolation):
-		// The library can do without this request, or the request returns its own error.
+		// Either the library can do without this request, or the request returns its own error.
 		f.log.Debug("refused", "error", err)
 	default:
 		f.log.Warn("connection", "server", serversOf(nc), "error", err)
@@ -134,8 +135,8 @@ func (f *follower) turned(to mirror.State) {
 	}
 }
 
-// run follows the bucket until ctx ends, and then returns nil. It returns an error that
-// waiting would not cure: a lack of permission, or a missing bucket at the start.
+// run follows the bucket until ctx ends, and then returns nil. It returns an error if waiting would not help, because
+// a permission is missing, or the bucket is missing at the start.
 func (f *follower) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var refusals sync.WaitGroup
@@ -161,7 +162,7 @@ func (f *follower) run(ctx context.Context) error {
 // needs tells the operator how to find the permissions.
 const needs = "\"lockctl perms --role observer\" prints what a user needs"
 
-// explain adds the remedy to an error that ends the exporter.
+// explain adds the remedy to the error that ends the exporter.
 func (f *follower) explain(err error) error {
 	switch code := tool.CodeOf(err); {
 	case errors.Is(err, kvstore.ErrNotFound):
@@ -175,8 +176,7 @@ func (f *follower) explain(err error) error {
 	}
 }
 
-// healthy returns nil while the mirror is live, and otherwise an error that says since when why
-// it is not live, and why.
+// healthy returns nil while the mirror is live, and otherwise an error that says why it is not, and since when.
 func (f *follower) healthy() error {
 	if st := f.mirror.State(); st.Condition != mirror.Live {
 		return errors.New(st.String())

@@ -1,6 +1,6 @@
-// Command natslock-exporter serves Prometheus metrics for all locks of a bucket, whichever
-// client holds them, and a web page that shows them. It lists the locks, follows them with one
-// watch, and checks that the leader of the bucket is still there.
+// Command natslock-exporter serves Prometheus metrics for all locks in a bucket, no matter which
+// client holds them, and a web page that shows them. It lists the locks, follows them with a
+// single watch, and checks that the bucket still has a leader.
 //
 //	natslock-exporter                                     the bucket natslock
 //	natslock-exporter --pattern 'orders.>' --pattern '>'  two series instead of one per first token
@@ -10,24 +10,24 @@
 // It finds its server through flags, NATS_* variables and contexts, like lockctl and the nats
 // command. It takes no locks and writes nothing.
 //
-// /metrics serves the metrics. /healthz answers 200 while the exporter follows the bucket, the
-// bucket has a leader, and clients grant locks in it. Otherwise it answers 503 with the reason.
+// /metrics serves the metrics. /healthz returns 200 while the exporter follows the bucket, the
+// bucket has a leader, and clients can get locks in it. Otherwise it returns 503 with the reason.
 //
-// The page has its own address, 127.0.0.1:9623 unless --page says otherwise, because scrapers
-// connect from other machines, while names, owners and metadata are not for everyone. It is
-// read-only and has no login. It shows what this NATS user may read to anyone who can reach the
-// address.
+// The page has an address of its own, 127.0.0.1:9623 unless --page says otherwise, because
+// scrapers connect from other machines, while names, owners and metadata are not for everyone. It
+// is read-only and has no login, so anyone who can reach the address sees everything that this
+// NATS user may read.
 //
 // # What it knows
 //
-// Counts and ages come from the records in the bucket, so they include locks of clients that
-// have no metrics of their own. An age is the exporter's clock minus that of the holder or the
-// waiter. A record stands for a client: goroutines that wait in one process share one place in
-// the queue.
+// Counts and ages come from the records in the bucket, so they cover locks of clients that export
+// no metrics themselves. An age is the difference between the exporter's clock and that of the
+// holder or waiter. A record stands for a client: goroutines that wait in one process share one
+// place in the queue.
 //
-// Counters count notifications. They miss what happened while the exporter had no connection;
+// Counters count notifications, so they miss what happens while the exporter has no connection;
 // natslock_exporter_gaps_total counts these gaps. Any user that may publish to the bucket's
-// notifications can forge events.
+// notification subjects can forge events.
 package main
 
 import (
@@ -44,7 +44,7 @@ import (
 	"github.com/natslock/locks/internal/tool"
 )
 
-// cli is the command line.
+// cli holds the command-line flags.
 type cli struct {
 	Bucket   string   `env:"LOCKCTL_BUCKET" default:"natslock" placeholder:"NAME" help:"Bucket that holds the locks (default ${default})."`
 	Names    string   `type:"name" default:">" placeholder:"PATTERN" help:"Locks to count: \"*\" stands for one token, a last \">\" for all that follow (default all)."`
@@ -93,7 +93,7 @@ func mainCode(args []string) int {
 	return report(c.run(running, log))
 }
 
-// newParser creates the parser that fills c.
+// newParser returns the parser that fills in c.
 func newParser(c *cli) (*kong.Kong, error) {
 	return kong.New(c,
 		kong.Name("natslock-exporter"),

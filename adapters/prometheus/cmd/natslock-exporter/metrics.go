@@ -8,10 +8,10 @@ import (
 	"github.com/natslock/locks/internal/mirror"
 )
 
-// handoverBuckets range from a round trip to a lease that has to end first.
+// handoverBuckets range from a round trip to a lease that has to expire first.
 var handoverBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
 
-// counters are the metrics that count events.
+// counters holds the metrics that count events.
 type counters struct {
 	grants, waited, expiries, breaks, gaveUp *prometheus.CounterVec
 	handover                                 *prometheus.HistogramVec
@@ -35,7 +35,7 @@ func newCounters() counters {
 	}
 }
 
-// group returns a group with its series.
+// group creates the series for a label.
 func (c counters) group(label string) *group {
 	return &group{
 		grants: c.grants.WithLabelValues(label), waited: c.waited.WithLabelValues(label),
@@ -52,7 +52,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(name, help, labels, nil)
 }
 
-// The metrics that each scrape computes from the claims.
+// These metrics are computed from the mirror on each scrape.
 var (
 	upDesc       = desc("natslock_exporter_up", "1 while the exporter follows the bucket, which has a leader and is fit. Otherwise the gauges of locks are missing.")
 	writableDesc = desc("natslock_bucket_writable", "1 while a leader answers for the bucket and clients grant locks in it. Missing while the exporter cannot tell.")
@@ -111,7 +111,7 @@ func (s *state) Collect(metrics chan<- prometheus.Metric) {
 	}
 }
 
-// registry returns the registry of all metrics that are served.
+// registry returns a registry with all metrics that the exporter serves.
 func registry(s *state, bucket string) *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	prometheus.WrapRegistererWith(prometheus.Labels{"bucket": bucket}, r).MustRegister(s)

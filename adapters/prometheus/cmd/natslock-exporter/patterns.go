@@ -8,15 +8,15 @@ import (
 	"github.com/natslock/locks/internal/tool"
 )
 
-// other is the label of locks that match no pattern.
+// other is the label for locks that match no pattern.
 const other = natslockprom.Other
 
-// labeler returns the function that maps names to labels: to the first pattern that
-// matches, or to the first token if there are no patterns.
+// labeler returns the function that maps a name to its label, which is the first pattern
+// that matches or, without patterns, the first token of the name.
 func labeler(patterns []string) func(name string) string {
 	if len(patterns) == 0 {
 		return func(name string) string {
-			if strings.HasPrefix(name, "lockctl/doctor") { // a test name of "lockctl doctor"
+			if strings.HasPrefix(name, "lockctl/doctor") { // a test lock of "lockctl doctor"
 				return other
 			}
 			return natslockprom.FirstToken(name)
@@ -32,7 +32,7 @@ func labeler(patterns []string) func(name string) string {
 	}
 }
 
-// matches reports whether a name matches a pattern, by the rules of admin.Admin.List.
+// matches reports whether name matches pattern by the rules of admin.Admin.List.
 func matches(pattern, name string) bool {
 	for {
 		want, morePattern, wantMore := strings.Cut(pattern, ".")
@@ -49,8 +49,8 @@ func matches(pattern, name string) bool {
 	}
 }
 
-// checkPattern refuses a pattern in which a wildcard would be a literal: no lock has
-// such a name.
+// checkPattern rejects a pattern in which a wildcard would be a literal, because no lock
+// has such a name.
 func checkPattern(flag, pattern string) error {
 	tokens := strings.Split(pattern, ".")
 	for i, token := range tokens {

@@ -21,10 +21,10 @@ import (
 )
 
 const (
-	headerTime   = 10 * time.Second // limits reading the header of a request
-	shutdownTime = 5 * time.Second  // limits how long requests may take to finish
-	idleTime     = time.Minute      // limits a connection without a request
-	maxHeader    = 16 << 10         // limits the header of a request
+	headerTime   = 10 * time.Second // limits how long reading a request's header may take
+	shutdownTime = 5 * time.Second  // limits how long requests may take to finish at shutdown
+	idleTime     = time.Minute      // limits how long a connection may be idle
+	maxHeader    = 16 << 10         // limits the size of a request's header, in bytes
 )
 
 // run serves the metrics and follows the bucket until ctx ends, and then returns nil.
@@ -37,7 +37,7 @@ func (c *cli) run(ctx context.Context, log *slog.Logger) error {
 			return err
 		}
 	}
-	if c.Listen == "" { // "" would mean every address, at any port
+	if c.Listen == "" { // "" would mean a random port on every address
 		return tool.Usagef("--listen is empty: it needs an address, such as :9622")
 	}
 	f, err := newFollower(c, log)
@@ -69,9 +69,10 @@ func (c *cli) run(ctx context.Context, log *slog.Logger) error {
 	return serve(ctx, sites, f)
 }
 
-// listenPage listens for browsers. It returns nil if the page is turned off.
+// listenPage opens the page's listener. It returns nil if the page is turned off, or if its
+// default address is taken.
 func (c *cli) listenPage(log *slog.Logger) (net.Listener, error) {
-	if c.NoPage || c.Page == "" { // an empty address would mean every one, at any port
+	if c.NoPage || c.Page == "" { // "" would mean a random port on every address
 		return nil, nil
 	}
 	looks, err := net.Listen("tcp", c.Page)
@@ -81,15 +82,15 @@ func (c *cli) listenPage(log *slog.Logger) (net.Listener, error) {
 			log.Warn("the page has no login, and answers to other machines", "page", looks.Addr().String())
 		}
 		return looks, nil
-	case c.Page == defaultPage: // most likely another exporter on this machine has it: go on, because the metrics matter more
+	case c.Page == defaultPage: // most likely taken by another exporter on this machine; continue, because the metrics matter more
 		log.Warn("serving no page; --page takes another address, and --no-page none", "page", c.Page, "error", err)
 		return nil, nil
 	}
 	return nil, tool.Usagef("--page %s: %w", plain.Text(c.Page), err)
 }
 
-// pageHosts returns the names of the page: those that the user gave, and the address that
-// it listens on.
+// pageHosts returns the host names of the page: those that the user gave, and the one in its
+// address.
 func (c *cli) pageHosts() []string {
 	hosts := slices.Clone(c.PageHost)
 	if host, _, err := net.SplitHostPort(c.Page); err == nil && host != "" {
@@ -98,19 +99,19 @@ func (c *cli) pageHosts() []string {
 	return hosts
 }
 
-// site is an address and what it serves.
+// site is a listener and what it serves.
 type site struct {
 	what     string
 	listener net.Listener
 	handler  http.Handler
 }
 
-// serve answers requests while the follower runs, and returns with it.
+// serve handles requests while the follower runs, and returns when the follower does.
 func serve(ctx context.Context, sites []site, f *follower) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var serving sync.WaitGroup
-	failed := make([]error, len(sites)) // errors of the HTTP servers before ctx ends
+	failed := make([]error, len(sites)) // errors that stopped the HTTP servers before ctx ended
 	var servers []*http.Server
 	for i, s := range sites {
 		server := &http.Server{Handler: s.handler, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader}

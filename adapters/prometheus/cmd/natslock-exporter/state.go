@@ -13,7 +13,7 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// copied is the part of a [mirror.Mirror] that the metrics need.
+// copied is the part of a [mirror.Mirror] that the metrics use.
 type copied interface {
 	State() mirror.State
 	Below(prefix string) []admin.Info
@@ -21,7 +21,7 @@ type copied interface {
 	Ahead() time.Duration
 }
 
-// state produces the metrics: counters of events, and gauges of the locks in the mirror.
+// state produces the metrics: counters of events, and gauges for the locks in the mirror.
 type state struct {
 	label  func(name string) string
 	now    func() time.Time
@@ -29,14 +29,14 @@ type state struct {
 
 	mu     sync.Mutex
 	groups map[string]*group       // by label
-	freed  map[mirror.ID]time.Time // when a lock with waiters became free, until the next grant
-	broken map[string]struct{}     // claims whose break was counted
-	live   bool                    // whether the mirror was last live
+	freed  map[mirror.ID]time.Time // when each lock that has waiters became free; deleted at its next grant
+	broken map[string]struct{}     // claims whose break has been counted
+	live   bool                    // whether the mirror was live at its last state change
 
 	counters
 }
 
-// group is all locks with one label, with its counters.
+// group holds the counters for all locks with one label.
 type group struct {
 	grants, waited, expiries, breaks, gaveUp prometheus.Counter
 	handover                                 prometheus.Observer
@@ -49,8 +49,8 @@ func newState(label func(string) string, m copied) *state {
 	}
 }
 
-// labelOf returns the label under which a name has series. Labels beyond the limit share one, because the series of
-// a label stay forever. s.mu is held.
+// labelOf returns the label for a name, creating its series if necessary. Labels beyond the limit share one, because
+// a label's series stay forever. s.mu must be held.
 func (s *state) labelOf(name string) string {
 	label := plain.Text(s.label(name)) // a name may contain any bytes
 	if len(s.groups) >= natslockprom.MaxLabels && s.groups[label] == nil {
@@ -60,7 +60,7 @@ func (s *state) labelOf(name string) string {
 	return label
 }
 
-// groupOf returns the group of a label, creating its series if necessary. s.mu is held.
+// groupOf returns the group for a label, creating its series if necessary. s.mu must be held.
 func (s *state) groupOf(label string) *group {
 	g := s.groups[label]
 	if g == nil {
@@ -70,14 +70,14 @@ func (s *state) groupOf(label string) *group {
 	return g
 }
 
-// register creates the series of a label, at zero.
+// register creates the series for a label, at zero.
 func (s *state) register(label string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.groupOf(label)
 }
 
-// turned records a state of the mirror. If it is no longer live, it misses events.
+// turned records a state change of the mirror, and counts a gap if the mirror was live and now misses events.
 func (s *state) turned(to mirror.State) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,7 +88,7 @@ func (s *state) turned(to mirror.State) {
 	s.live = to.Condition == mirror.Live
 }
 
-// event counts an event, which the mirror has applied.
+// event counts an event that the mirror has applied.
 func (s *state) event(ev admin.Event) {
 	if ev.Type == admin.EventWatching {
 		return
@@ -116,7 +116,7 @@ func (s *state) event(ev admin.Event) {
 	case admin.EventReleased:
 		s.ended(id, ev)
 	case admin.EventExpired:
-		if !broken { // otherwise the hold ended with the break
+		if !broken { // otherwise the break has already ended the hold
 			g.expiries.Inc()
 		}
 		s.ended(id, ev)
@@ -124,15 +124,15 @@ func (s *state) event(ev admin.Event) {
 		if !broken {
 			g.breaks.Inc()
 		}
-		// A broken record keeps others out until its holder has stopped. A break that lets the next client in at once
-		// leaves a tombstone, without a TTL.
+		// A broken record keeps others out until its holder has stopped. A break that lets the next client in
+		// immediately leaves a tombstone without a TTL, so the hold ends now.
 		if s.broken[ev.ID] = struct{}{}; ev.Holder == nil || ev.Holder.TTL == 0 {
 			s.ended(id, ev)
 		}
 	}
 }
 
-// ended records the end of a hold. s.mu is held.
+// ended records the end of a hold. s.mu must be held.
 func (s *state) ended(id mirror.ID, ev admin.Event) {
 	delete(s.broken, ev.ID)
 	if held, queued := s.mirror.Counts(id); queued > 0 && (held == 0 || id.Kind == admin.KindSemaphore) {
@@ -140,7 +140,7 @@ func (s *state) ended(id mirror.ID, ev admin.Event) {
 	}
 }
 
-// totals are the gauges of one group.
+// totals holds the gauges of one group.
 type totals struct {
 	held, idle, queued, longest int
 	oldest, lag, wait           time.Duration
@@ -171,8 +171,8 @@ func (s *state) totals() (map[string]*totals, bool) {
 	return all, true
 }
 
-// add adds a lock. Holders and waiters whose records say that they stay long by design count, but
-// have no age.
+// add adds a lock to the totals. Holders and waiters whose records say that they stay long by design are counted, but
+// their ages are ignored.
 func (t *totals) add(info admin.Info, now, server time.Time) {
 	hold := func(h admin.Holder) {
 		t.lag = max(t.lag, mirror.Late(h, server))

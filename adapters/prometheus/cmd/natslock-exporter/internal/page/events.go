@@ -9,31 +9,31 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// line is an event in readable form. Times are milliseconds by the server's clock.
+// line is an event in readable form. Times are in milliseconds by the server's clock.
 type line struct {
 	Time  int64  `json:"time"`
 	Event string `json:"event"` // as lockctl watch names it
 	Kind  string `json:"kind"`
 	Name  string `json:"name"`
-	Key   string `json:"key,omitempty"` // for a URL, if not Name
+	Key   string `json:"key,omitempty"` // for a URL, if it differs from Name
 	Who   string `json:"who"`
-	Mode  string `json:"mode,omitempty"` // of a reader-writer lock; the slot of a semaphore
+	Mode  string `json:"mode,omitempty"` // for a reader-writer lock, or the slot of a semaphore
 	Token string `json:"token,omitempty"`
-	Note  string `json:"note,omitempty"` // who broke it, and why
-	// Waited, Held and Late are milliseconds: of a grant, of an end, and between a late
-	// renewal and the write before it.
+	Note  string `json:"note,omitempty"` // who broke the lock, and why
+	// Waited, Held and Late are in milliseconds: how long a client had waited, how long a hold
+	// lasted, and the time between a late renewal and the write before it.
 	Waited int64 `json:"waited,omitempty"`
 	Held   int64 `json:"held,omitempty"`
 	Late   int64 `json:"late,omitempty"`
 }
 
-// isShown reports whether the page shows an event: it shows a renewal only if that is
+// isShown reports whether the page shows an event. It shows a renewal only if the renewal was
 // late.
 func isShown(ev admin.Event) bool {
 	return ev.Type != admin.EventRenewed && ev.Type != admin.EventWatching || ev.Late > 0
 }
 
-// lineOf returns an event as text.
+// lineOf formats an event.
 func lineOf(ev admin.Event) line {
 	l := line{Time: millis(ev.Time), Event: ev.Type.String(), Kind: ev.Kind.String(), Name: plain.Text(ev.Name), Who: "unknown"}
 	if l.Name != ev.Name {
@@ -79,8 +79,8 @@ func weight(ev admin.Event) int {
 	return 2
 }
 
-// pick keeps, in order, the n events that matter most and, among equals, the latest. left
-// is the number of the others.
+// pick returns the n most important events, preferring later ones among equals, in their original
+// order. left is the number of events left out.
 func pick(events []admin.Event, n int) (kept []admin.Event, left int) {
 	if len(events) <= n {
 		return events, 0
@@ -106,7 +106,7 @@ func pick(events []admin.Event, n int) (kept []admin.Event, left int) {
 // ring holds the latest events.
 type ring struct {
 	events []admin.Event
-	next   int // the oldest one, when the ring is full
+	next   int // index of the oldest event once the ring is full
 }
 
 // kept is the capacity of a ring.
@@ -121,8 +121,8 @@ func (r *ring) add(ev admin.Event) {
 	r.next = (r.next + 1) % kept
 }
 
-// last returns the last n events that match, oldest first, skipping the latest without
-// events.
+// last returns the last n matching events, oldest first. It ignores the newest events, as many as
+// without says.
 func (r *ring) last(n, without int, match func(admin.Event) bool) (found []admin.Event) {
 	for i := len(r.events) - 1 - without; i >= 0 && len(found) < n; i-- {
 		if ev := r.events[(r.next+i)%len(r.events)]; match(ev) {
@@ -133,7 +133,7 @@ func (r *ring) last(n, without int, match func(admin.Event) bool) (found []admin
 	return found
 }
 
-// lines returns events as text.
+// lines formats events.
 func lines(events []admin.Event) []line {
 	out := make([]line, 0, len(events))
 	for _, ev := range events {

@@ -17,13 +17,13 @@ import (
 	"github.com/natslock/locks/partition"
 )
 
-// groupPage has no script: the browser reloads it.
+// groupPage has no script, because the browser reloads the page by itself.
 var groupPage = template.Must(template.ParseFS(web, "web/group.html"))
 
-// groupView is a group of workers on its page, as lockctl partitions shows it.
+// groupView is the content of a group's page. It shows what lockctl partitions shows.
 type groupView struct {
 	Name    string
-	Trouble string // why it is out of date, or empty
+	Trouble string // why the view is out of date, or empty
 	At      string
 	Found   bool
 	Title   string
@@ -34,10 +34,10 @@ type groupView struct {
 type workerView struct {
 	ID, Weight, Who, Joined, Partitions string
 	Owned, Quota                        int
-	Link                                string // to its lock
+	Link                                string // to the lock of its membership
 }
 
-// changeView is a partition that is not as planned.
+// changeView is a partition that is unowned or not held by its planned owner.
 type changeView struct {
 	Number         int
 	Link           string
@@ -46,8 +46,8 @@ type changeView struct {
 	Waiting        int
 }
 
-// groupOf returns the name of the group to which a lock belongs as a held member or partition, or
-// "".
+// groupOf returns the name of the group that a lock belongs to as a held member or partition, or
+// "" if it belongs to none.
 func groupOf(info admin.Info) string {
 	if info.Kind != admin.KindMutex || info.Holder == nil || info.Holder.Meta["member"] == "" {
 		return ""
@@ -62,7 +62,7 @@ func groupOf(info admin.Info) string {
 
 func lockLink(name string) string { return "lock?kind=mutex&name=" + url.QueryEscape(name) }
 
-// viewOf returns the view of the group called name, made from its locks.
+// viewOf returns the view of the named group, given the group's locks.
 func viewOf(name string, infos []admin.Info, now time.Time) groupView {
 	v := groupView{Name: plain.Text(name), At: now.UTC().Format("15:04:05 MST")}
 	groups := partition.Groups(infos)
@@ -71,7 +71,7 @@ func viewOf(name string, infos []admin.Info, now time.Time) groupView {
 		return v
 	}
 	g := groups[i]
-	type worker struct{ id, former string } // former is the holder, if it is an earlier process with the id of a member
+	type worker struct{ id, former string } // former names the holder if it is an earlier process with a member's id
 	ownerOf := func(p partition.Placement) worker {
 		if p.Former {
 			return worker{p.Member, holderName(*p.Holder)}
@@ -100,7 +100,7 @@ func viewOf(name string, infos []admin.Info, now time.Time) groupView {
 			continue
 		default:
 			moving++
-			if p.Member == "" || p.Former { // it was locked by hand, or a worker restarted under the id
+			if p.Member == "" || p.Former { // someone locked it by hand, or a worker restarted with the same id
 				c.Owner = holderName(*p.Holder)
 			}
 		}
@@ -118,7 +118,7 @@ func viewOf(name string, infos []admin.Info, now time.Time) groupView {
 		})
 		delete(owned, worker{id: m.ID})
 	}
-	for _, p := range g.Partitions { // ordered by the first partition of each
+	for _, p := range g.Partitions { // workers that are leaving, ordered by their first partition
 		if of := owned[ownerOf(p)]; p.Member != "" && of != nil {
 			v.Workers = append(v.Workers, workerView{ID: plain.Text(p.Member) + " (leaving)", Weight: "-", Who: holderName(*p.Holder), Joined: "-", Owned: len(of), Partitions: numbers(of)})
 			delete(owned, ownerOf(p))
@@ -127,7 +127,7 @@ func viewOf(name string, infos []admin.Info, now time.Time) groupView {
 	return v
 }
 
-// memberLink returns a link to the lock of a membership.
+// memberLink returns a link to the lock of the membership with this token, or "".
 func memberLink(infos []admin.Info, token uint64) string {
 	for _, info := range infos {
 		if info.Kind == admin.KindMutex && info.Holder != nil && info.Holder.Token == token {
@@ -137,7 +137,7 @@ func memberLink(infos []admin.Info, token uint64) string {
 	return ""
 }
 
-// numbers returns ascending numbers as text: "0-3, 7".
+// numbers formats ascending numbers as ranges, such as "0-3, 7".
 func numbers(all []int) string {
 	var parts []string
 	for i := 0; i < len(all); {
@@ -155,7 +155,7 @@ func numbers(all []int) string {
 	return strings.Join(parts, ", ")
 }
 
-// group answers with the page of a group.
+// group serves a group's page.
 func (s *server) group(w http.ResponseWriter, r *http.Request) {
 	name := r.URL.Query().Get("name")
 	if name == "" {

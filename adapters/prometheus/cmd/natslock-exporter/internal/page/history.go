@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// mostHistories limits the histories that are read at once.
+	// mostHistories limits how many histories are read concurrently.
 	mostHistories = 2
-	// historyTime limits reading one history.
+	// historyTime limits how long it may take to read a history.
 	historyTime = 10 * time.Second
 )
 
@@ -47,14 +47,14 @@ func (s *server) tell(ctx context.Context, lock mirror.ID, ago time.Duration) st
 		if err != nil {
 			return t.without(err, s.hub.about)
 		}
-		if ev.Type == admin.EventGap && ev.Name == "" || ev.Kind == lock.Kind && ev.Name == lock.Name { // the name may have been read as a pattern
+		if ev.Type == admin.EventGap && ev.Name == "" || ev.Kind == lock.Kind && ev.Name == lock.Name { // History may have read the name as a pattern
 			t.add(ev)
 		}
 	}
 	return t.story()
 }
 
-// without returns the story so far, and why there is no more.
+// without returns the story so far, with err as the reason why there is no more.
 func (t *teller) without(err error, about About) story {
 	out := t.story()
 	out.Why = err.Error()

@@ -24,27 +24,28 @@ import (
 // writeTime limits how long a viewer may take to read one part of an update.
 const writeTime = 10 * time.Second
 
-// part is the size of such a part in bytes.
+// part is the size of such a part, in bytes.
 const part = 32 << 10
 
-// policy keeps a browser from loading or running anything from outside this page.
+// policy is the Content-Security-Policy. It keeps browsers from loading or running anything from
+// outside this page.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
 
 //go:embed web
 var web embed.FS
 
-// server answers requests.
+// server handles the page's requests.
 type server struct {
 	hub       *Hub
-	hosts     []string // names of this page, besides addresses and localhost
+	hosts     []string // names of this page, in addition to IP addresses and localhost
 	histories chan struct{}
 	writeTime time.Duration
 }
 
-// Handler serves the page of a hub. hosts are the names by which it is reached, besides IP
-// addresses and localhost. Requests for other names are refused, because a foreign site
-// could use DNS rebinding to read the page.
+// Handler serves a hub's page. hosts are the names by which browsers reach it, in addition to IP
+// addresses and localhost. Requests for any other name are refused, because a foreign site could
+// otherwise read the page by DNS rebinding.
 func Handler(h *Hub, hosts []string) http.Handler {
 	return (&server{hub: h, hosts: hosts, histories: make(chan struct{}, mostHistories), writeTime: writeTime}).handler()
 }
@@ -56,7 +57,7 @@ func (s *server) handler() http.Handler {
 	mux.HandleFunc("GET /group", s.group)
 	entries, err := web.ReadDir("web")
 	if err != nil {
-		panic(err) // it is embedded in the program
+		panic(err) // the files are embedded in the program
 	}
 	for _, e := range entries {
 		if path.Ext(e.Name()) != ".html" {
@@ -73,7 +74,7 @@ func (s *server) handler() http.Handler {
 		} {
 			w.Header().Set(name, value)
 		}
-		// No client may read an answer forever. A stream sets its own deadlines.
+		// No client may take forever to read a response. A stream sets its own deadlines.
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(historyTime + s.writeTime))
 		switch {
 		case r.Method != http.MethodGet && r.Method != http.MethodHead:
@@ -89,7 +90,7 @@ func (s *server) handler() http.Handler {
 	})
 }
 
-// named reports whether a request's Host is a name of this page.
+// named reports whether host, from a request's Host header, is a name of this page.
 func (s *server) named(host string) bool {
 	name := host
 	if h, _, err := net.SplitHostPort(host); err == nil {
@@ -101,8 +102,8 @@ func (s *server) named(host string) bool {
 		slices.ContainsFunc(s.hosts, func(h string) bool { return strings.EqualFold(h, name) })
 }
 
-// foreign reports whether, according to the browser, a page of another site asks. A link to
-// this page does not count.
+// foreign reports whether, according to the browser, a page of another site makes the request.
+// Following a link to this page is not foreign.
 func foreign(r *http.Request) bool {
 	if origin := r.Header.Get("Origin"); origin != "" {
 		u, err := url.Parse(origin)
@@ -115,16 +116,16 @@ func foreign(r *http.Request) bool {
 	return r.Header.Get("Sec-Fetch-Mode") != "navigate" || r.Header.Get("Sec-Fetch-Dest") != "document"
 }
 
-// kinds are the media types of the files, independent of the machine's settings.
+// kinds maps file extensions to media types, independent of the machine's settings.
 var kinds = map[string]string{
 	".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
 }
 
-// file serves a file of the page.
+// file returns a handler for one of the page's files.
 func file(name string) http.Handler {
 	text, err := web.ReadFile("web/" + name)
 	if err != nil {
-		panic(err) // it is embedded in the program
+		panic(err) // the files are embedded in the program
 	}
 	sum := sha256.Sum256(text)
 	tag, kind := `"`+hex.EncodeToString(sum[:8])+`"`, kinds[path.Ext(name)]
@@ -136,7 +137,7 @@ func file(name string) http.Handler {
 	})
 }
 
-// lockOf returns the lock that a request names, or nil.
+// lockOf returns the lock that a request names, or nil if it names none.
 func lockOf(r *http.Request) (*mirror.ID, error) {
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -153,7 +154,7 @@ func lockOf(r *http.Request) (*mirror.ID, error) {
 	return nil, fmt.Errorf("no such kind of lock: %q", q.Get("kind"))
 }
 
-// live streams the updates of the table, or of one lock, as server-sent events.
+// live streams the updates of the table, or of a single lock, as server-sent events.
 func (s *server) live(w http.ResponseWriter, r *http.Request) {
 	lock, err := lockOf(r)
 	if err != nil {
@@ -196,7 +197,7 @@ func (s *server) live(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// history answers with the history of a lock.
+// history serves the history of a lock.
 func (s *server) history(w http.ResponseWriter, r *http.Request) {
 	lock, err := lockOf(r)
 	if err != nil || lock == nil {

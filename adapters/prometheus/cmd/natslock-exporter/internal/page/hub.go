@@ -15,66 +15,70 @@ import (
 const (
 	// pace is the time between two updates.
 	pace = 500 * time.Millisecond
-	// beat is the time after which a viewer is told that nothing has changed.
+	// beat is how long viewers go without an update before they are told that nothing has
+	// changed.
 	beat = 5 * time.Second
-	// mostEvents limits the events of an update, and mostPending the events that wait for it.
+	// mostEvents limits the events in an update, and mostPending those that wait for the next
+	// update.
 	mostEvents, mostPending = 20, 4000
-	// mostQueued limits the updates that a viewer has yet to take.
+	// mostQueued limits the updates queued for a viewer.
 	mostQueued = 4
-	// recent is the number of earlier events in a viewer's first update.
+	// recent is the number of past events in a viewer's first update.
 	recent = 100
 )
 
-// MostViewers limits the browser tabs that follow the page.
+// MostViewers limits the number of browser tabs that follow the page.
 const MostViewers = 32
 
-// errFull refuses a viewer.
+// errFull is returned to viewers beyond [MostViewers].
 var errFull = errors.New("too many browsers follow this page already; close one, or try again later")
 
-// Source is the [mirror.Mirror] that a page shows. It reports changed locks to [Hub.Changed].
+// Source provides the locks that a page shows, usually from a [mirror.Mirror]. Its owner reports
+// changed locks to [Hub.Changed].
 type Source interface {
-	// Lock returns one lock, and Below those whose names begin with a prefix, in any order.
+	// Lock returns one lock, and Below returns those whose names begin with a prefix, in any
+	// order.
 	Lock(mirror.ID) admin.Info
 	Below(prefix string) []admin.Info
-	// State returns the condition of the mirror, and so how far the locks can be trusted.
+	// State returns the mirror's condition, which tells how far the locks can be trusted.
 	State() mirror.State
-	// Ahead returns the lead of the server's clock.
+	// Ahead returns how far the server's clock is ahead of the exporter's.
 	Ahead() time.Duration
-	// Client returns the client that reads a history, or nil.
+	// Client returns the client for reading histories, or nil if there is none.
 	Client() *natslock.Client
 }
 
-// About says which locks a page shows.
+// About tells viewers which locks a page shows.
 type About struct {
 	Bucket string `json:"bucket"`
-	Names  string `json:"names"` // the pattern
+	Names  string `json:"names"` // the pattern that the names match
 
-	Shows  func(name string) bool `json:"-"`      // whether a name matches; nil if all do
+	Shows  func(name string) bool `json:"-"`      // reports whether a name matches; nil if all do
 	Server string                 `json:"server"` // without credentials
 }
 
-// health describes whether the source is live, and its bucket.
+// health describes the state of the source and its bucket.
 type health struct {
 	State string `json:"state"`
-	Since int64  `json:"since,omitempty"` // since when the source is not live
+	Since int64  `json:"since,omitempty"` // when the source stopped being live
 	Why   string `json:"why,omitempty"`   // why it is not live
-	AsOf  int64  `json:"asOf,omitempty"`  // when it last was live; 0 if never
+	AsOf  int64  `json:"asOf,omitempty"`  // when it was last live; 0 if never
 }
 
 // update is a message to a viewer.
 type update struct {
-	Now    int64      `json:"now"` // by the exporter's clock, like all other times
+	Now    int64      `json:"now"` // by the exporter's clock, like all times except those in Lines
 	Ahead  int64      `json:"ahead,omitempty"`
 	Health health     `json:"health"`
-	All    bool       `json:"all,omitempty"` // this update replaces everything before it
+	All    bool       `json:"all,omitempty"` // replaces everything sent before
 	About  *About     `json:"about,omitempty"`
 	Rows   []row      `json:"rows,omitempty"`
-	Due    [][2]int64 `json:"due,omitempty"`  // rows in which only Expires has changed
-	Gone   []uint64   `json:"gone,omitempty"` // rows
+	Due    [][2]int64 `json:"due,omitempty"`  // id and Expires of rows in which nothing else has changed
+	Gone   []uint64   `json:"gone,omitempty"` // ids of deleted rows
 	Lock   *detail    `json:"lock,omitempty"`
 	Lines  []line     `json:"lines,omitempty"`
-	Left   int        `json:"left,omitempty"` // events left out
-	Bye    string     `json:"bye,omitempty"`  // why no update follows
+	Left   int        `json:"left,omitempty"` // number of events left out
+	Bye    string     `json:"bye,omitempty"`  // why no more updates follow
 }
 
 // Hub produces the updates for all viewers.
@@ -83,25 +87,25 @@ type Hub struct {
 	about About
 	done  chan struct{}
 
-	changing sync.Mutex // held only around changed
+	changing sync.Mutex // guards changed, and nothing else happens under it
 	changed  map[mirror.ID]struct{}
 
 	mu      sync.Mutex
-	bye     string // why no update follows; set under mu before done is closed
+	bye     string // why no more updates follow; set under mu before done is closed
 	viewers map[*viewer]struct{}
-	rows    map[mirror.ID]row // as the viewers have them; nil without viewers
-	loaded  []admin.Info      // the locks as of the last reload, for the viewers of single locks
-	next    uint64            // the id of a new row
-	all     []byte            // all rows, encoded; nil if not encoded since the last update
+	rows    map[mirror.ID]row // what the viewers have; nil without viewers
+	loaded  []admin.Info      // the locks read by the last reload, for viewers of single locks
+	next    uint64            // the last row id that was assigned
+	all     []byte            // a full update, encoded; nil if not encoded since the last update
 	ahead   time.Duration
 	health  health
 	events  ring
-	pending []admin.Event // since the last update
-	dropped int           // pending events that were dropped
-	spoke   time.Time     // the time of the last update of the table
+	pending []admin.Event // events since the last update
+	dropped int           // number of events dropped since the last update
+	spoke   time.Time     // when the table was last updated
 }
 
-// NewHub returns a hub. Run produces its updates.
+// NewHub returns a hub that produces no updates until Run is called.
 func NewHub(src Source, about About) *Hub {
 	return &Hub{src: src, about: about, done: make(chan struct{}), changed: make(map[mirror.ID]struct{}), viewers: make(map[*viewer]struct{})}
 }
@@ -158,7 +162,7 @@ func (h *Hub) Run(ctx context.Context) {
 	}
 }
 
-// End tells all viewers why no update follows, and refuses new ones.
+// End tells all viewers why no more updates follow, and refuses new viewers.
 func (h *Hub) End(why string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -199,7 +203,7 @@ func (h *Hub) update(now time.Time) {
 	h.updateLocks(now, infos, events, dropped)
 }
 
-// check records the state of the source. h.mu is held.
+// check records the state of the source. h.mu must be held.
 func (h *Hub) check(now time.Time) {
 	st := h.src.State()
 	if st.Condition == mirror.Live {
@@ -209,7 +213,7 @@ func (h *Hub) check(now time.Time) {
 	h.health.State, h.health.Since, h.health.Why = st.Condition.String(), millis(st.Since), st.Why.Error()
 }
 
-// changes reads the changed locks from the source, and updates the rows. h.mu is held.
+// changes reads the changed locks from the source, and updates the rows. h.mu must be held.
 func (h *Hub) changes(now time.Time) (map[mirror.ID]admin.Info, update) {
 	if h.rows == nil { // no viewer has any rows yet
 		h.reload()
@@ -217,7 +221,7 @@ func (h *Hub) changes(now time.Time) (map[mirror.ID]admin.Info, update) {
 	h.ahead = h.src.Ahead()
 	up := h.head(now)
 	changed := make(map[mirror.ID]admin.Info)
-	for _, info := range h.loaded { // changes before the reload are not known
+	for _, info := range h.loaded { // any of them may have changed before the reload
 		changed[mirror.IDOf(info)] = info
 	}
 	h.loaded = nil
@@ -251,7 +255,7 @@ func (h *Hub) changes(now time.Time) (map[mirror.ID]admin.Info, update) {
 	return changed, up
 }
 
-// reload reads all rows. h.mu is held.
+// reload reads all rows. h.mu must be held.
 func (h *Hub) reload() {
 	changed := h.takeChanged()
 	infos := h.src.Below("")
@@ -262,13 +266,13 @@ func (h *Hub) reload() {
 	}
 	h.loaded = infos
 	for id := range changed {
-		if _, there := h.rows[id]; !there { // it is free
+		if _, there := h.rows[id]; !there { // a free lock has no row
 			h.loaded = append(h.loaded, h.src.Lock(id))
 		}
 	}
 }
 
-// row returns the row of a lock, which keeps its id. h.mu is held.
+// row returns the row of a lock, which keeps its id across updates. h.mu must be held.
 func (h *Hub) row(info admin.Info) row {
 	r := rowOf(info, h.ahead)
 	if old, known := h.rows[mirror.IDOf(info)]; known {
@@ -280,7 +284,7 @@ func (h *Hub) row(info admin.Info) row {
 	return r
 }
 
-// updateLocks produces the updates for the viewers of single locks. h.mu is held.
+// updateLocks produces the updates for the viewers of single locks. h.mu must be held.
 func (h *Hub) updateLocks(now time.Time, infos map[mirror.ID]admin.Info, events []admin.Event, dropped int) {
 	made := make(map[mirror.ID][]byte)
 	for v := range h.viewers {
@@ -303,7 +307,7 @@ func (h *Hub) updateLocks(now time.Time, infos map[mirror.ID]admin.Info, events 
 	}
 }
 
-// lockUpdate returns the update of one lock, or nil if nothing has changed. h.mu is held.
+// lockUpdate returns the update for one lock, or nil if nothing has changed. h.mu must be held.
 func (h *Hub) lockUpdate(now time.Time, id mirror.ID, infos map[mirror.ID]admin.Info, events []admin.Event, dropped int) []byte {
 	info, changed := infos[id]
 	var own []admin.Event
@@ -326,13 +330,12 @@ func (h *Hub) lockUpdate(now time.Time, id mirror.ID, infos map[mirror.ID]admin.
 	return encode(up)
 }
 
-// head returns an update without news. h.mu is held.
+// head returns an update without changes. h.mu must be held.
 func (h *Hub) head(now time.Time) update {
 	return update{Now: now.UnixMilli(), Ahead: h.ahead.Milliseconds(), Health: h.health}
 }
 
-// begin returns a full update: a viewer's first, or the one sent after it has missed some. h.mu
-// is held.
+// begin returns a full update, for a viewer that is new or has fallen behind. h.mu must be held.
 func (h *Hub) begin(v *viewer, now time.Time) []byte {
 	h.check(now)
 	if v.lock != nil {
@@ -358,12 +361,13 @@ func (h *Hub) begin(v *viewer, now time.Time) []byte {
 	return h.all
 }
 
-// earlier returns the latest events that match, except those of the next update. h.mu is held.
+// earlier returns the latest events that match, except those that the next update will contain.
+// h.mu must be held.
 func (h *Hub) earlier(match func(admin.Event) bool) []line {
 	return lines(h.events.last(recent, len(h.pending)+h.dropped, match))
 }
 
-// seen returns the latest events of a lock from a time on.
+// seen returns the latest events of a lock after from.
 func (h *Hub) seen(id mirror.ID, from time.Time) []admin.Event {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -374,26 +378,27 @@ func (h *Hub) seen(id mirror.ID, from time.Time) []admin.Event {
 
 // encode returns an update as a server-sent event.
 func encode(up update) []byte {
-	text, err := json.Marshal(up) // one line
+	text, err := json.Marshal(up) // a single line
 	if err != nil {
 		panic(err) // all types in an update can be encoded
 	}
 	return append(append([]byte("data: "), text...), "\n\n"...)
 }
 
-// viewer is a browser that follows the table, or one lock.
+// viewer is a browser that follows the table or a single lock.
 type viewer struct {
 	hub  *Hub
 	lock *mirror.ID // nil for the table
 	wake chan struct{}
 
 	// Guarded by the mutex of the hub.
-	behind bool     // it needs a full update
-	queue  [][]byte // updates that all viewers share
+	behind bool     // whether the viewer needs a full update
+	queue  [][]byte // encoded updates, shared between viewers
 	spoke  time.Time
 }
 
-// watch adds a viewer, until its leave is called. It returns an error if there are too many.
+// watch adds a viewer, which stays until its leave method is called. It returns an error if there
+// are too many viewers or the hub has ended.
 func (h *Hub) watch(lock *mirror.ID) (*viewer, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -414,8 +419,8 @@ func (v *viewer) leave() {
 	delete(v.hub.viewers, v)
 }
 
-// put queues an update. A viewer that has too many gets a full update instead. The hub's mu is
-// held.
+// put queues an update. A viewer with too many queued updates gets a full update instead. The
+// hub's mu must be held.
 func (v *viewer) put(text []byte) {
 	switch {
 	case v.behind:
@@ -430,7 +435,7 @@ func (v *viewer) put(text []byte) {
 	}
 }
 
-// take returns the queued updates, or nil.
+// take returns the next update, or nil if there is none.
 func (v *viewer) take() []byte {
 	v.hub.mu.Lock()
 	defer v.hub.mu.Unlock()
@@ -446,7 +451,7 @@ func (v *viewer) take() []byte {
 	return text
 }
 
-// receive returns the next update. last reports whether it is the last one.
+// receive waits for the next update. last reports whether no more follow.
 func (v *viewer) receive(ctx context.Context) (text []byte, last bool) {
 	for {
 		select {
@@ -466,7 +471,7 @@ func (v *viewer) receive(ctx context.Context) (text []byte, last bool) {
 	}
 }
 
-// farewell returns the last update.
+// farewell returns the last update, which says why no more follow.
 func (h *Hub) farewell() []byte {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -12,29 +12,29 @@ import (
 )
 
 const (
-	mostSpans = 400 // of a timeline
-	mostLanes = 12  // of a timeline: concurrent holders, and waits
-	mostLines = 500 // events of a history
+	mostSpans = 400 // on a timeline
+	mostLanes = 12  // on a timeline: concurrent holds and waits
+	mostLines = 500 // events in a history
 )
 
-// span is a hold or a wait on the timeline of a lock. Times are milliseconds.
+// span is a hold or a wait on a lock's timeline. Times are in milliseconds.
 type span struct {
 	From int64  `json:"from"`
 	To   int64  `json:"to"`
 	Lane int    `json:"lane"`
 	Who  string `json:"who"`
 	Mode string `json:"mode,omitempty"`
-	How  string `json:"how"` // how it ended: an event's name, "waited" for a wait, or "" for a hold that continues
+	How  string `json:"how"` // how it ended: an event's name, "waited" for a wait, or "" for a hold that has not ended
 }
 
-// gap is a period with missing events.
+// gap is a period in which events are missing.
 type gap struct {
 	From int64  `json:"from,omitempty"` // 0 if nothing earlier is kept
 	To   int64  `json:"to"`
 	Text string `json:"text"`
 }
 
-// story has the events of a lock in a period.
+// story is what happened to a lock in a period.
 type story struct {
 	From    int64  `json:"from"`
 	To      int64  `json:"to"`
@@ -42,18 +42,18 @@ type story struct {
 	Spans   []span `json:"spans"`
 	Lines   []line `json:"lines"` // oldest first
 	Gaps    []gap  `json:"gaps"`
-	Left    int    `json:"left,omitempty"`   // earlier events left out
-	Missing uint64 `json:"missing"`          // writes to the bucket, of this lock or others
-	Spare   int    `json:"spare,omitempty"`  // spans left out
+	Left    int    `json:"left,omitempty"`   // number of earlier events left out
+	Missing uint64 `json:"missing"`          // missing writes to the bucket, to this lock or others
+	Spare   int    `json:"spare,omitempty"`  // number of spans left out
 	Why     string `json:"why,omitempty"`    // why there is no history
 	Remedy  string `json:"remedy,omitempty"` // what to do about it
 }
 
-// teller turns events, which arrive oldest first, into a story.
+// teller builds a story from events, which must arrive oldest first.
 type teller struct {
 	from, to time.Time
 	mutex    bool
-	open     map[string]*admin.Event // grants, or the events that stand in for them, by claim
+	open     map[string]*admin.Event // the grants of holds that have not ended, or the events that stand in for them, by claim
 	spans    []span
 	latest   []admin.Event
 	out      story
@@ -63,7 +63,7 @@ func newTeller(kind admin.Kind, from, to time.Time) *teller {
 	return &teller{from: from, to: to, mutex: kind == admin.KindMutex, open: map[string]*admin.Event{}}
 }
 
-// add handles an event.
+// add adds an event to the story.
 func (t *teller) add(ev admin.Event) {
 	if ev.Type == admin.EventGap {
 		t.gap(ev)
@@ -71,7 +71,7 @@ func (t *teller) add(ev admin.Event) {
 	}
 	switch ev.Type {
 	case admin.EventGranted:
-		if t.mutex { // the end of the previous hold was missed
+		if t.mutex { // the end of any previous hold was missed
 			for id := range t.open {
 				t.end(id, ev.Time, "unknown")
 			}
@@ -101,7 +101,7 @@ func (t *teller) add(ev admin.Event) {
 	}
 }
 
-// began returns the time at which the hold of an event began.
+// began returns when the event's hold began.
 func began(ev admin.Event) time.Time {
 	if ev.Type != admin.EventGranted && ev.Holder != nil && !ev.Holder.Since.IsZero() {
 		return ev.Holder.Since
@@ -116,7 +116,7 @@ func (t *teller) end(id string, at time.Time, how string) {
 	t.span(span{From: began(*ev).UnixMilli(), To: at.UnixMilli(), Who: l.Who, Mode: l.Mode, How: how})
 }
 
-// wait adds the wait of an event, which has ended.
+// wait adds the wait that ended with an event, if there was one.
 func (t *teller) wait(ev admin.Event, until time.Time) {
 	if ev.Waited > 0 {
 		l := lineOf(ev)
@@ -139,7 +139,7 @@ func (t *teller) span(s span) {
 	}
 }
 
-// gap adds a gap. Gaps whose lock is unknown are summed up, because nearly all concern
+// gap adds a gap. Gaps in unknown locks are only summed up, because nearly all of them concern
 // other locks.
 func (t *teller) gap(ev admin.Event) {
 	g := gap{From: millis(ev.Time), To: millis(ev.Until)}
@@ -159,7 +159,7 @@ func (t *teller) gap(ev admin.Event) {
 	}
 }
 
-// story ends the story.
+// story ends the open holds and returns the story.
 func (t *teller) story() story {
 	for id := range t.open {
 		t.end(id, t.to, "")
@@ -176,7 +176,7 @@ func (t *teller) story() story {
 		t.latest = t.latest[n:]
 		out.Left += n
 	}
-	var ends []int64 // of the last span in each lane
+	var ends []int64 // end of the last span in each lane
 	out.Spans = make([]span, 0, len(t.spans))
 	for _, s := range t.spans {
 		s.Lane = slices.IndexFunc(ends, func(end int64) bool { return end <= s.From })

@@ -14,20 +14,20 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// row is a lock in the table. Times are milliseconds by the exporter's clock, and 0 means
+// row is a lock in the table. Times are in milliseconds by the exporter's clock, and 0 means
 // none.
 type row struct {
-	ID      uint64 `json:"id"` // of the row
+	ID      uint64 `json:"id"` // identifies the row
 	Kind    string `json:"kind"`
-	Name    string `json:"name"`          // for reading
-	Key     string `json:"key,omitempty"` // for a URL, if not Name
+	Name    string `json:"name"`          // for display
+	Key     string `json:"key,omitempty"` // for a URL, if it differs from Name
 	State   string `json:"state"`
-	Alarm   bool   `json:"alarm,omitempty"` // it needs attention
+	Alarm   bool   `json:"alarm,omitempty"` // the lock needs attention
 	Holder  string `json:"holder,omitempty"`
-	Since   int64  `json:"since,omitempty"`   // the first grant of the current holders
+	Since   int64  `json:"since,omitempty"`   // when the first of the current holders got the lock
 	Expires int64  `json:"expires,omitempty"` // when the last lease ends if the holders are dead
-	Queue   int    `json:"queue,omitempty"`   // goroutines
-	Wait    int64  `json:"wait,omitempty"`    // since when the longest waiter waits, not counting waiters by design
+	Queue   int    `json:"queue,omitempty"`   // number of waiting goroutines
+	Wait    int64  `json:"wait,omitempty"`    // when the longest wait began, ignoring those that wait by design
 }
 
 // isFree reports whether a lock has neither holders nor waiters.
@@ -35,7 +35,8 @@ func isFree(info admin.Info) bool {
 	return info.Holder == nil && len(info.Readers) == 0 && len(info.Permits) == 0 && len(info.Queue) == 0
 }
 
-// rowOf returns the row of a lock in the table. ahead is the lead of the server's clock.
+// rowOf returns a lock's row in the table. ahead is how far the server's clock is ahead of the
+// exporter's.
 func rowOf(info admin.Info, ahead time.Duration) row {
 	r := row{Kind: info.Kind.String(), Name: plain.Text(info.Name), Queue: info.Waiting()}
 	if r.Name != info.Name {
@@ -68,8 +69,8 @@ func rowOf(info admin.Info, ahead time.Duration) row {
 	return r
 }
 
-// holders returns the holders of a lock. Readers inside come before a writer that waits for
-// them.
+// holders returns the holders of a lock. Readers that are inside come before a writer that waits
+// for them to leave.
 func holders(info admin.Info) []admin.Holder {
 	all := slices.Concat(info.Readers, info.Permits)
 	if info.Holder != nil {
@@ -78,8 +79,8 @@ func holders(info admin.Info) []admin.Holder {
 	return all
 }
 
-// stateOf returns the state of a lock in the words of lockctl top. alarm reports whether it needs
-// attention.
+// stateOf describes a lock's state in the words of lockctl top. alarm reports whether the lock
+// needs attention.
 func stateOf(info admin.Info) (state string, alarm bool) {
 	held := holders(info)
 	broken := slices.ContainsFunc(held, func(h admin.Holder) bool { return h.Broken != nil })
@@ -112,8 +113,8 @@ func stateOf(info admin.Info) (state string, alarm bool) {
 	return state, alarm
 }
 
-// permitsOf returns the number of permits taken and their total. If clients disagree about the
-// total, it lists all numbers.
+// permitsOf describes how many permits are taken, and out of how many. If clients disagree about
+// the total, it lists all totals.
 func permitsOf(info admin.Info) string {
 	var numbers []int
 	for _, h := range info.Permits {
@@ -125,17 +126,17 @@ func permitsOf(info admin.Info) string {
 	slices.Sort(numbers)
 	var of []string
 	for _, n := range slices.Compact(numbers) {
-		if n > 0 { // an unreadable record names none
+		if n > 0 { // an unreadable record has no total
 			of = append(of, strconv.Itoa(n))
 		}
 	}
 	return fmt.Sprintf("%d of %s", len(info.Permits), cmp.Or(strings.Join(of, " or "), "?"))
 }
 
-// most limits the holders and the waiters on the page of a lock.
+// most limits the number of holders, and of waiters, on a lock's page.
 const most = 200
 
-// detail is a lock on its own page.
+// detail is the content of a lock's own page.
 type detail struct {
 	Kind    string   `json:"kind"`
 	Name    string   `json:"name"`
@@ -144,31 +145,31 @@ type detail struct {
 	Alarm   bool     `json:"alarm,omitempty"`
 	Holders []holder `json:"holders"`
 	Queue   []waiter `json:"queue"`
-	Waiting int      `json:"waiting"`        // goroutines, in the queue and behind the holder
-	More    [2]int   `json:"more,omitempty"` // holders and places left out
+	Waiting int      `json:"waiting"`        // number of goroutines, both in the queue and behind the holder in its own client
+	More    [2]int   `json:"more,omitempty"` // number of holders and queue places left out
 }
 
-// holder is a holder on that page.
+// holder is a holder on a lock's page.
 type holder struct {
 	Title   string      `json:"title"` // "holder", "writer", "reader 2" or "slot 2"
 	Who     string      `json:"who"`
 	Since   int64       `json:"since"`
 	Expires int64       `json:"expires,omitempty"` // 0 if never
-	Facts   [][2]string `json:"facts"`             // name and value
-	Meta    [][2]string `json:"meta,omitempty"`    // by key
-	Broken  string      `json:"broken,omitempty"`  // by whom and why
+	Facts   [][2]string `json:"facts"`             // pairs of name and value
+	Meta    [][2]string `json:"meta,omitempty"`    // sorted by key
+	Broken  string      `json:"broken,omitempty"`  // who broke the lock, and why
 }
 
-// waiter is a place in the queue on that page.
+// waiter is a place in the queue on a lock's page.
 type waiter struct {
-	Position int    `json:"position"` // of its first goroutine
+	Position int    `json:"position"` // position of its first goroutine
 	Who      string `json:"who"`
 	Mode     string `json:"mode"`
 	Since    int64  `json:"since"`
 	Ticket   string `json:"ticket"`
 }
 
-// detailOf returns a lock on its own page.
+// detailOf returns the content of a lock's page.
 func detailOf(info admin.Info, ahead time.Duration) detail {
 	d := detail{Kind: info.Kind.String(), Name: plain.Text(info.Name), State: sentence(info), Holders: []holder{}, Queue: []waiter{}, Waiting: info.Waiting()}
 	d.Group = url.QueryEscape(groupOf(info))
@@ -206,7 +207,7 @@ func detailOf(info admin.Info, ahead time.Duration) detail {
 	return d
 }
 
-// add adds a holder.
+// add adds a holder, or counts it as left out if the page is full.
 func (d *detail) add(title string, h admin.Holder, ahead time.Duration) {
 	if len(d.Holders) == most {
 		d.More[0]++
@@ -252,7 +253,7 @@ func (d *detail) add(title string, h admin.Holder, ahead time.Duration) {
 	d.Holders = append(d.Holders, out)
 }
 
-// sentence returns the state of a lock in the words of lockctl info.
+// sentence describes a lock's state in the words of lockctl info.
 func sentence(info admin.Info) string {
 	readers := "1 reader"
 	if n := len(info.Readers); n != 1 {
@@ -291,7 +292,7 @@ func holderName(h admin.Holder) string {
 	return who(h.Owner, h.Host, h.PID)
 }
 
-// who names a holder or a waiter in a few words, as lockctl does.
+// who names a holder or waiter in a few words, as lockctl does.
 func who(owner, host string, pid int) string {
 	owner = cmp.Or(owner, "unnamed")
 	switch {
