@@ -21,15 +21,15 @@
 // # Links
 //
 // An acquire that had to queue links to the hold that was in place when it began to wait.
-// With a single waiter, that is the hold that was then handed over to it. With several
-// waiters, it is still that hold, and not the hold of the waiter's predecessor in the
-// queue, which no record or event names.
+// With a single waiter, that is the hold from which it took over the lock. With several
+// waiters, it need not be, because no record or event names a waiter's predecessor in the
+// queue.
 //
-// If the same Observer has seen the hold, the link is to the hold's own span. A hold of
-// another process is linked only if its record carries a trace, because the holder acquired
-// its lock with [Trace], and if the waiter's Observer has a client ([Observer.Add]). That
-// link is to the span in the context of the holder's acquire, which is the parent of the
-// hold's span. Other holds are not linked.
+// If the same Observer has seen the hold, the link is to the hold's own span. A hold in
+// another process is linked only if its holder acquired the lock with [Trace], so that the
+// record carries a trace, and if the waiter's Observer has a client: see [Observer.Add].
+// That link is to the span in the context of the holder's acquire, which is the parent of
+// the hold's span. Other holds are not linked.
 //
 // # What it cannot know
 //

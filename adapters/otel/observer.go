@@ -127,12 +127,12 @@ func New(opts ...Option) (*Observer, error) {
 	return o, nil
 }
 
-// Add makes the Observer report natslock.waiting from the client's Stats. It also makes the
-// links to holds that the Observer has not seen itself possible: when an acquire queues for
-// such a lock, the Observer asks the first client that was added for the holder. That costs
-// one Inspect per wait, on the goroutine that calls observers. It delays events by at most
-// 250 ms, and after a failure the Observer does not ask again for 10 s. The Observer keeps
-// a reference to the client.
+// Add makes the Observer report natslock.waiting from the client's Stats. The Observer also
+// uses the first client that was added to link to holds that it has not seen itself: when
+// an acquire queues for the lock of such a hold, the Observer reads the lock's holder. That
+// costs one Inspect per wait, on the goroutine that calls observers. It delays events by at
+// most 250 ms, and after a failure the Observer does not try again for 10 s. The Observer
+// keeps a reference to the client.
 func (o *Observer) Add(locks *natslock.Client) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

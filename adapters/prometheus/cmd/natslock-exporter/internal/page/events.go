@@ -121,8 +121,8 @@ func (r *ring) add(ev admin.Event) {
 	r.next = (r.next + 1) % kept
 }
 
-// last returns the last n matching events, oldest first. It ignores the newest events, as many as
-// without says.
+// last returns the last n events that match, oldest first. without is the number of newest events
+// to skip.
 func (r *ring) last(n, without int, match func(admin.Event) bool) (found []admin.Event) {
 	for i := len(r.events) - 1 - without; i >= 0 && len(found) < n; i-- {
 		if ev := r.events[(r.next+i)%len(r.events)]; match(ev) {

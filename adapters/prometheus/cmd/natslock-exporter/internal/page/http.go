@@ -21,10 +21,10 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// writeTime limits how long a viewer may take to read one part of an update.
+// writeTime limits how long a viewer may take to read one chunk of an update.
 const writeTime = 10 * time.Second
 
-// part is the size of such a part, in bytes.
+// part is the size of the chunks in which an update is written, in bytes.
 const part = 32 << 10
 
 // policy is the Content-Security-Policy. It keeps browsers from loading or running anything from
@@ -103,7 +103,7 @@ func (s *server) named(host string) bool {
 }
 
 // foreign reports whether, according to the browser, a page of another site makes the request.
-// Following a link to this page is not foreign.
+// Following a link to this page does not count.
 func foreign(r *http.Request) bool {
 	if origin := r.Header.Get("Origin"); origin != "" {
 		u, err := url.Parse(origin)

@@ -33,7 +33,7 @@ const MostViewers = 32
 // errFull is returned to viewers beyond [MostViewers].
 var errFull = errors.New("too many browsers follow this page already; close one, or try again later")
 
-// Source provides the locks that a page shows, usually from a [mirror.Mirror]. Its owner reports
+// Source provides the locks that a page shows. It is usually a [mirror.Mirror] that reports
 // changed locks to [Hub.Changed].
 type Source interface {
 	// Lock returns one lock, and Below returns those whose names begin with a prefix, in any

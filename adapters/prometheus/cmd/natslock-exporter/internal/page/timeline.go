@@ -139,7 +139,7 @@ func (t *teller) span(s span) {
 	}
 }
 
-// gap adds a gap. Gaps in unknown locks are only summed up, because nearly all of them concern
+// gap adds a gap. Gaps whose lock is unknown are only counted, because nearly all of them concern
 // other locks.
 func (t *teller) gap(ev admin.Event) {
 	g := gap{From: millis(ev.Time), To: millis(ev.Until)}
