@@ -14,13 +14,13 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// clusterTimeout limits every wait for a cluster to agree on something. An election
-// takes 4 to 9 seconds after a leader disappears without notice, and a busy machine may
+// clusterTimeout limits every wait for a cluster to agree on something. After a leader
+// disappears without notice, an election takes 4 to 9 seconds, and a busy machine may
 // need several elections.
 const clusterTimeout = 60 * time.Second
 
-// Cluster is a JetStream cluster inside the test's process. The test controls all
-// traffic between its servers. It is stopped when the test ends.
+// Cluster is a JetStream cluster that runs in the test's process and stops when the
+// test ends. The test controls all traffic between its servers.
 type Cluster struct {
 	t       testing.TB
 	servers []*Server
@@ -31,9 +31,9 @@ type Cluster struct {
 }
 
 // RunCluster starts n servers, at least 2, with JetStream and routes between them on
-// 127.0.0.1. It returns when the cluster can create streams: the servers have elected a
-// meta leader that knows all of them, and have caught up with it. This takes a few
-// seconds. A failure ends the test.
+// 127.0.0.1. It returns once the cluster can create streams, which means that the
+// servers have elected a meta leader that knows all of them, and have caught up with
+// it. This takes a few seconds. A failure ends the test.
 //
 // The servers are named n0, n1 and so on. Options apply to all of them.
 func RunCluster(t testing.TB, n int, opts ...ServerOption) *Cluster {
@@ -65,8 +65,8 @@ func RunCluster(t testing.TB, n int, opts ...ServerOption) *Cluster {
 			c.gates[i][j] = g
 		}
 	}
-	// This cleanup runs first and stops all servers together: stopped one after the
-	// other, each would first try to hand its leaderships on.
+	// This cleanup runs first and stops all servers simultaneously. If they were
+	// stopped one after another, each would first try to transfer its leaderships.
 	t.Cleanup(func() {
 		var wg sync.WaitGroup
 		for _, s := range c.servers {
@@ -96,8 +96,8 @@ func (c *Cluster) configure(o *server.Options, i int, name string) {
 	o.ServerName = name
 	o.Cluster.Name = "test"
 	o.Cluster.Host, o.Cluster.Port = "127.0.0.1", server.RANDOM_PORT
-	// Servers announce each other's addresses. Their traffic has to pass through the
-	// gates, so they advertise a port on which nothing listens.
+	// Servers announce each other's addresses, but their traffic has to pass through
+	// the gates. They therefore advertise a port on which nothing listens.
 	o.Cluster.Advertise = "127.0.0.1:1"
 	o.Routes = nil
 	for _, g := range c.gates[i] {
@@ -108,8 +108,8 @@ func (c *Cluster) configure(o *server.Options, i int, name string) {
 }
 
 // clusterAddr returns the address at which the running server accepts routes, or "" if
-// there is none yet. s.Server() does not know a server that is still starting, so the
-// gate waits for the start to return.
+// there is none yet. s.Server() does not return a server that is still starting, so the
+// gate waits until the start has finished.
 func (s *Server) clusterAddr() string {
 	if !s.Running() {
 		return ""
@@ -130,12 +130,11 @@ func (c *Cluster) eachGate(fn func(i, j int, g *gate)) {
 	}
 }
 
-// Servers returns the cluster's servers, including stopped ones. Server i in the other
-// methods is the i-th of them, from 0.
+// Servers returns the cluster's servers, including stopped ones. The index i of the
+// other methods refers to this slice.
 func (c *Cluster) Servers() []*Server { return append([]*Server(nil), c.servers...) }
 
-// URLs returns the addresses of all servers, separated by commas, in random
-// order.
+// URLs returns the comma-separated addresses of all servers, in random order.
 func (c *Cluster) URLs() string {
 	urls := make([]string, len(c.servers))
 	for i, k := range rand.Perm(len(c.servers)) {
@@ -144,15 +143,15 @@ func (c *Cluster) URLs() string {
 	return strings.Join(urls, ",")
 }
 
-// Connect connects to any server of the cluster, as [Server.Connect] does to one. If
-// that server goes away, the connection moves to another.
+// Connect connects to any server in the cluster, as [Server.Connect] does to one. If
+// that server fails, the connection moves to another.
 func (c *Cluster) Connect(opts ...nats.Option) *nats.Conn {
 	c.t.Helper()
 	return connect(c.t, c.URLs(), nil, opts)
 }
 
-// ConnectTo connects only to server i: it waits for that server to come back, and stays
-// with it when [Cluster.Isolate] cuts the server off.
+// ConnectTo connects only to server i. The connection waits for that server to come
+// back, and stays with it when [Cluster.Isolate] cuts the server off.
 func (c *Cluster) ConnectTo(i int, opts ...nats.Option) *nats.Conn {
 	c.t.Helper()
 	return connect(c.t, c.servers[i].URL(), nil, append([]nats.Option{nats.IgnoreDiscoveredServers()}, opts...))
@@ -165,18 +164,19 @@ func (c *Cluster) ConnectLink(opts ...nats.Option) (*nats.Conn, *Link) {
 	return connect(c.t, c.URLs(), l, opts), l
 }
 
-// WaitReady waits until the cluster is ready, and ends the test after a minute. Ready
-// means that the running servers that are not isolated are connected, forward JetStream
-// requests to each other, have one meta leader that places streams on all of them, and
-// have caught up with it. Fewer servers than a majority never become ready.
+// WaitReady waits until the cluster is ready, and ends the test after a minute. In a
+// ready cluster, all running servers that are not isolated are connected, forward
+// JetStream requests to each other, have one meta leader that places streams on all of
+// them, and have caught up with it. Without a majority of its servers, a cluster never
+// becomes ready.
 func (c *Cluster) WaitReady() {
 	c.t.Helper()
 	c.waitReady(true)
 }
 
 // waitReady is WaitReady, but requires the leader to place streams only if placed is
-// set: after an isolation the leader learns of a server's resources from a report sent
-// every ten seconds.
+// set. After an isolation, the leader learns about a server's resources from a report
+// that is sent only every ten seconds.
 func (c *Cluster) waitReady(placed bool) {
 	c.t.Helper()
 	const api = "$JS.API.STREAM.NAMES"
@@ -200,9 +200,9 @@ func (c *Cluster) waitReady(placed bool) {
 			if n := srv.NumRemotes(); n < len(up)-1 {
 				return fmt.Errorf("%s has routes to %d servers", srv.Name(), n)
 			}
-			// The servers exchange their subscriptions only after the routes are up.
-			// Until then a client's request does not reach the meta leader, and is
-			// never answered.
+			// Servers exchange their subscriptions only after the routes are up. Until
+			// then, a client's request does not reach the meta leader and gets no
+			// response.
 			if n := srv.SystemAccount().Interest(api); n < len(up) {
 				return fmt.Errorf("%s sends requests of JetStream to %d servers", srv.Name(), n)
 			}
@@ -230,7 +230,7 @@ func (c *Cluster) waitReady(placed bool) {
 }
 
 // wait polls until cond returns nil, and ends the test with cond's last error if that
-// takes too long.
+// takes longer than clusterTimeout.
 func (c *Cluster) wait(t testing.TB, what string, cond func() error) {
 	t.Helper()
 	end := time.Now().Add(clusterTimeout)
@@ -246,9 +246,9 @@ func (c *Cluster) wait(t testing.TB, what string, cond func() error) {
 	}
 }
 
-// StreamLeader returns the server that currently leads stream (of the default account),
-// or nil if there is none. An isolated server that still believes it leads counts only
-// if no other server leads. The stream of a KV bucket is called KV_<bucket>.
+// StreamLeader returns the server that currently leads stream (in the default account),
+// or nil if there is none. It returns an isolated server that still believes it leads
+// only if no other server leads. The stream of a KV bucket is called KV_<bucket>.
 func (c *Cluster) StreamLeader(stream string) *Server {
 	var believes *Server
 	for i, s := range c.servers {
@@ -273,15 +273,15 @@ func (c *Cluster) Index(s *Server) int {
 }
 
 // WaitStreamLeader waits until a running server that is not isolated leads stream, and
-// returns it. It ends the test after a minute. The leader may need a few more
-// milliseconds before it answers requests.
+// returns that server. It ends the test after a minute. The leader may need a few more
+// milliseconds before it responds to requests.
 func (c *Cluster) WaitStreamLeader(t testing.TB, stream string) *Server {
 	t.Helper()
 	return c.waitLeaderOtherThan(t, stream, nil, nil)
 }
 
-// waitLeaderOtherThan waits for a leader other than old, calling nudge from time to
-// time.
+// waitLeaderOtherThan waits for a leader other than old, calling nudge every few
+// seconds while old still leads.
 func (c *Cluster) waitLeaderOtherThan(t testing.TB, stream string, old *Server, nudge func()) *Server {
 	t.Helper()
 	var leader *Server
@@ -303,15 +303,15 @@ func (c *Cluster) waitLeaderOtherThan(t testing.TB, stream string, old *Server, 
 	return leader
 }
 
-// StepDown asks the leader of stream (of the default account) to step down, and waits
-// until another server leads. It asks again if the same server is re-elected. It ends
-// the test if that takes more than a minute or the request is refused.
+// StepDown asks the leader of stream (in the default account) to step down, and waits
+// until another server leads. If the same server is re-elected, StepDown asks again. It
+// ends the test if this takes more than a minute or the request is refused.
 func (c *Cluster) StepDown(t testing.TB, stream string) {
 	t.Helper()
 	old := c.WaitStreamLeader(t, stream)
 	ask := func() {
-		// Asks the leader's own account from inside the process. This does what the API
-		// request does, and needs no connection, user or permission.
+		// Ask from inside the process, in the leader's own account. This does what the
+		// API request does, but needs no connection, user or permission.
 		if err := old.Server().JetStreamStepdownStream(server.DEFAULT_GLOBAL_ACCOUNT, stream); err != nil {
 			t.Fatalf("testutil: step-down of %s: %v", stream, err)
 		}
@@ -320,20 +320,20 @@ func (c *Cluster) StepDown(t testing.TB, stream string) {
 	c.waitLeaderOtherThan(t, stream, old, ask)
 }
 
-// StopServer stops server i gracefully: the server hands its leaderships on, so clients
-// hardly notice. To simulate a crash, use [Cluster.Kill].
+// StopServer stops server i gracefully: the server transfers its leaderships, so
+// clients hardly notice. To simulate a crash, use [Cluster.Kill].
 func (c *Cluster) StopServer(i int) { c.servers[i].Stop() }
 
 // Kill stops server i without telling the others, as if its machine had died. It cuts
 // the server's routes first, so its leaderships end by timeout, 4 to 9 seconds later.
-// The data stays, as after a graceful stop.
+// The data is kept, as after a graceful stop.
 func (c *Cluster) Kill(i int) {
 	c.Isolate(i)
 	c.servers[i].Stop()
 }
 
 // Restart starts server i on its old port with its old data, after stopping it if it is
-// running. It ends the server's isolation, and waits like [Cluster.WaitReady].
+// running. It also ends the server's isolation, and waits like [Cluster.WaitReady].
 func (c *Cluster) Restart(i int) {
 	c.t.Helper()
 	c.servers[i].Stop()
@@ -344,22 +344,22 @@ func (c *Cluster) Restart(i int) {
 
 // Isolate cuts server i off from the other servers, but not from its clients, until
 // [Cluster.Rejoin]. The server keeps running and, if it was leading, believes for a few
-// seconds that it still is.
+// seconds that it still does.
 func (c *Cluster) Isolate(i int) { c.setIsolated(i, true) }
 
 // Rejoin ends server i's isolation and waits until the servers are connected, have one
-// meta leader and have caught up with it. It takes a second or two, the interval at
-// which servers try to connect, or up to ten if they have to elect a meta leader.
-// Server i rejoins the streams that it is part of. It may not be assigned new streams
-// until ten seconds later; see [Cluster.WaitReady].
+// meta leader and have caught up with it. This takes a second or two, because servers
+// try to connect at that interval, or up to ten seconds if they have to elect a meta
+// leader. Server i rejoins the streams that it is part of, but it may not be assigned
+// new streams until ten seconds later: see [Cluster.WaitReady].
 func (c *Cluster) Rejoin(i int) {
 	c.t.Helper()
 	c.setIsolated(i, false)
 	c.waitReady(false)
 }
 
-// setIsolated shuts or opens the gates of server k. Gates to another isolated server
-// stay shut.
+// setIsolated shuts or opens the gates of server k. A gate to another isolated server
+// stays shut.
 func (c *Cluster) setIsolated(k int, alone bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -2,9 +2,9 @@
 // provides an embedded server, a JetStream cluster, a server in a bubble of fake time, and
 // connections that a test can cut.
 //
-// Nothing imitates the server: code under test sees what it would see in production. A
-// helper that fails ends the test with the reason. Everything that a test starts here
-// stops with the test.
+// Nothing imitates the server, so code under test sees what it would see in production. A
+// helper that fails ends the test with the reason. Everything that a test starts here stops
+// when the test ends.
 //
 // # Usage
 //
@@ -24,7 +24,7 @@
 //	c.Kill(0)
 //	c.Restart(0)
 //
-// The server and its clients under fake time, see [Bubble]:
+// A server and its clients under fake time (see [Bubble]):
 //
 //	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 //		nc, link := s.ConnectLink()
@@ -34,21 +34,23 @@
 //		link.Heal()
 //	})
 //
-// # Which one
+// # Which one to use
 //
-// Use [Bubble] for everything about time on one server: no timer is late, and an hour with
-// a held lock takes a second or two. Events at the same instant still happen in any order.
-// Use [RunServer] where TCP, users and permissions or a second process matter, and
-// [RunCluster] where replication does. A [Link] disturbs the bytes between one client and
-// the server. For faults in individual locks, without a server, use package locktest.
+// Use [Bubble] to test anything about time on a single server: no timer is late, and an
+// hour with a held lock takes a second or two. Events at the same instant can still happen
+// in any order. Use [RunServer] where TCP, users and permissions, or a second process
+// matter, and [RunCluster] where replication does. A [Link] disturbs the traffic between
+// one client and the server. To inject faults into individual locks without a server, use
+// package locktest.
 //
 // # Concurrency
 //
 // Any goroutine may use a [Link], or query a [Server] or a [Cluster]. Stop, restart, kill
-// and connect on the test's own goroutine, because these calls end the test if they fail.
+// and connect only on the test's own goroutine, because these calls end the test if they
+// fail.
 //
 // # Debugging
 //
-// A server that does not start fails the test with the server's own error lines.
-// [WithLog] copies the server's log to the log of the test.
+// If a server does not start, the test fails with the server's own error lines. [WithLog]
+// copies the server's log to the test's log.
 package testutil

@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// gate is a TCP proxy for one server's routes to another server of the
-// cluster. It can be shut. It keeps its address while the servers behind it
-// stop and start, so routes need no fixed ports.
+// gate is a TCP proxy for one server's routes to another server in the cluster.
+// It can be shut. It keeps its address while the servers behind it stop and
+// start, so routes need no fixed ports.
 type gate struct {
 	listener net.Listener
-	target   func() string // the address behind the gate; empty if not up
+	target   func() string // the address behind the gate; empty if the server is not up
 
 	mu    sync.Mutex
 	shut  bool
@@ -49,8 +49,8 @@ func (g *gate) accept() {
 	}
 }
 
-// pass connects c to the target. It waits for the target as long as c lives,
-// because a refused route tries again only after a second.
+// pass connects c to the target. It waits up to 5 s for the target while c is
+// open, because a refused route tries again only after a second.
 func (g *gate) pass(c net.Conn) {
 	var inner net.Conn
 	for end := time.Now().Add(5 * time.Second); ; time.Sleep(5 * time.Millisecond) {
@@ -79,7 +79,7 @@ func (g *gate) pass(c net.Conn) {
 	<-back
 }
 
-// add records a connection, or closes it if the gate is shut.
+// add records a connection, or closes it and returns false if the gate is shut.
 func (g *gate) add(c net.Conn) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -105,7 +105,7 @@ func (g *gate) remove(c net.Conn) {
 	c.Close()
 }
 
-// setShut shuts the gate, closing its connections, or opens it.
+// setShut shuts the gate and closes its connections, or opens the gate.
 func (g *gate) setShut(shut bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -115,7 +115,7 @@ func (g *gate) setShut(shut bool) {
 	}
 }
 
-// closeAll closes the connections. g.mu is held.
+// closeAll closes the connections. g.mu must be held.
 func (g *gate) closeAll() {
 	for c := range g.conns {
 		c.Close()

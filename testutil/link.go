@@ -9,12 +9,12 @@ import (
 )
 
 // Link is a network between a client and the server that a test can disturb. It is a
-// nats.CustomDialer: all connections of its client, one after another, run through it.
-// Get one from [Server.ConnectLink] or, for a client that is created in another way,
-// from [NewLink].
+// nats.CustomDialer, and all of its client's connections, one after another, run
+// through it. Get one from [Server.ConnectLink] or, for a client that is created in
+// another way, from [NewLink].
 //
-// A healthy link passes bytes on at once. It buffers like a pair of sockets, so client
-// and server never wait for each other to read.
+// A healthy link forwards bytes immediately. It buffers like a pair of sockets, so
+// client and server never wait for each other to read.
 //
 // Nothing in a link sleeps. Its methods may be called from any goroutine, and do not
 // wait for bytes to move.
@@ -26,13 +26,13 @@ type Link struct {
 	conns   map[*linkConn]struct{}
 	cut     bool
 	hole    bool
-	blocked chan struct{} // closed when writes may continue; nil if they may
+	blocked chan struct{} // closed when writes may continue; nil if writes are not blocked
 	closed  bool
 	dials   int
 	wg      sync.WaitGroup // goroutines of the connections
 }
 
-// NewLink returns a healthy link over TCP. Give it to a client with
+// NewLink returns a healthy link over TCP. Pass it to a client with
 // nats.SetCustomDialer.
 func NewLink() *Link {
 	return newLink((&net.Dialer{Timeout: 2 * time.Second}).Dial)
@@ -43,8 +43,8 @@ func newLink(dial func(network, address string) (net.Conn, error)) *Link {
 }
 
 // Cut closes the link's connections at both ends, and refuses new ones until
-// [Link.Heal]. Client and server notice at once. Bytes held back by [Link.Blackhole] are
-// lost.
+// [Link.Heal]. Client and server notice immediately. Bytes held back by
+// [Link.Blackhole] are lost.
 func (l *Link) Cut() {
 	l.mu.Lock()
 	l.cut = true
@@ -55,7 +55,7 @@ func (l *Link) Cut() {
 	}
 }
 
-// Heal ends a cut, a black hole and blocked writes. The client comes back after its
+// Heal ends a cut, a black hole and blocked writes. The client returns after its
 // reconnect wait. Healing a healthy link does nothing.
 func (l *Link) Heal() {
 	l.BlockWrites(false)
@@ -66,15 +66,15 @@ func (l *Link) Heal() {
 }
 
 // Blackhole makes the link swallow all bytes in both directions without closing
-// anything: the client's writes succeed, but nothing answers. Neither side notices
-// before its own timeouts. New connections fail at once, with a timeout.
+// anything: the client's writes succeed, but nothing comes back. Neither side notices
+// until its own timeouts expire. New connections fail immediately with a timeout.
 //
-// When it is switched off, the bytes held back arrive in order, however late, as
-// if the network had retransmitted them. This includes bytes of a connection that
-// the client has given up in the meantime, so a publish can be applied long after
-// it timed out. To lose them instead, use [Link.Cut].
+// When the black hole is switched off, the bytes held back arrive in order, however
+// late, as if the network had retransmitted them. That includes bytes of connections
+// that the client has given up in the meantime, so a publish can be applied long after
+// it timed out. To lose the bytes instead, use [Link.Cut].
 //
-// The buffers have no limit.
+// The buffers are unbounded.
 func (l *Link) Blackhole(on bool) {
 	l.mu.Lock()
 	l.hole = on
@@ -93,20 +93,20 @@ func (l *Link) Blackhole(on bool) {
 	}
 }
 
-// BlockWrites makes the client's writes block as on a full socket, until the test
+// BlockWrites makes the client's writes block, as on a full socket, until the test
 // switches it off, the connection ends, or the write deadline passes. nats.go sets that
-// deadline to one minute; see nats.FlusherTimeout.
+// deadline to one minute: see nats.FlusherTimeout.
 //
 // nats.go holds its connection's mutex during a write, so everything else that needs
-// the connection waits too: a publish, a request, the answer to the server's ping. A
-// bubble does not recognize a goroutine that waits for a mutex as blocked, so its clock
-// stands still. If only the clock, or the test after a Sleep, would end the write, the
-// test hangs. So, in a bubble,
+// the connection waits too: a publish, a request, the response to the server's ping. A
+// bubble does not treat a goroutine that waits for a mutex as blocked, so its clock
+// stands still. If only the clock, or the test after a Sleep, can end the write, the
+// test hangs. In a bubble, therefore:
 //
-//   - the link also holds back the server's messages while writes are blocked, because
-//     the client could otherwise stop the clock by answering a ping. Over TCP the
-//     messages arrive;
-//   - the code under test may use the connection for only one publish. If it needs
+//   - The link also holds back the server's messages while writes are blocked, because
+//     the client could otherwise stop the clock by answering a ping. Over TCP, the
+//     messages arrive.
+//   - The code under test may use the connection for only one publish. If it needs
 //     more, test it over TCP.
 func (l *Link) BlockWrites(on bool) {
 	l.mu.Lock()
@@ -132,16 +132,16 @@ func (l *Link) Dials() int {
 	return l.dials
 }
 
-// Dial connects through the link, and is called by nats.go. On a cut link the error
-// matches syscall.ECONNREFUSED, in a black hole os.ErrDeadlineExceeded.
+// Dial connects through the link. nats.go calls it. On a cut link the error matches
+// syscall.ECONNREFUSED, and in a black hole it matches os.ErrDeadlineExceeded.
 func (l *Link) Dial(network, address string) (net.Conn, error) {
 	l.mu.Lock()
 	l.dials++
 	err := l.refuses()
 	l.mu.Unlock()
 	if err != nil {
-		// Fail at once, even in a black hole, because nats.go holds its mutex while it
-		// dials.
+		// Fail immediately, even in a black hole, because nats.go holds its mutex while
+		// it dials.
 		return nil, &net.OpError{Op: "dial", Net: network, Err: err}
 	}
 	inner, err := l.dial(network, address)
@@ -161,7 +161,7 @@ func (l *Link) Dial(network, address string) (net.Conn, error) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err := l.refuses(); err != nil { // it may have changed during the dial
+	if err := l.refuses(); err != nil { // the link may have changed during the dial
 		inner.Close()
 		return nil, &net.OpError{Op: "dial", Net: network, Err: err}
 	}
@@ -170,7 +170,7 @@ func (l *Link) Dial(network, address string) (net.Conn, error) {
 	return c, nil
 }
 
-// refuses returns the reason why no connection can be made, or nil. l.mu is held.
+// refuses returns the reason why no connection can be made, or nil. l.mu must be held.
 func (l *Link) refuses() error {
 	switch {
 	case l.cut, l.closed:
@@ -181,7 +181,7 @@ func (l *Link) refuses() error {
 	return nil
 }
 
-// snapshot returns the connections. l.mu is held.
+// snapshot returns the connections. l.mu must be held.
 func (l *Link) snapshot() []*linkConn {
 	conns := make([]*linkConn, 0, len(l.conns))
 	for c := range l.conns {

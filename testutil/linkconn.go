@@ -10,31 +10,31 @@ import (
 	"time"
 )
 
-// inboundLimit limits the bytes from the server that a link buffers for a client that
+// inboundLimit limits how many bytes from the server a link buffers for a client that
 // does not read. The rest waits at the server, as with a socket.
 const inboundLimit = 4 << 20
 
 // linkConn is the client's end of one connection through a link.
 //
 // The goroutine pump keeps reading what the server sends into a buffer. Writes go
-// straight to the server, unless the link is a black hole or older bytes have yet to be
-// written. If the client closes a connection in a black hole, it stays open towards the
-// server until its bytes have arrived.
+// straight to the server, unless the link is a black hole or earlier bytes have yet to
+// be written. If the client closes a connection in a black hole, the server's end stays
+// open until the client's bytes have arrived.
 type linkConn struct {
 	link  *Link
 	inner net.Conn
 
-	done     chan struct{} // closed when over for the client
-	dead     chan struct{} // closed when over for the server, too
-	readable chan struct{} // something changed for Read
-	room     chan struct{} // something changed for pump
+	done     chan struct{} // closed when the connection is over for the client
+	dead     chan struct{} // closed when it is over for the server too
+	readable chan struct{} // signaled when something changes for Read
+	room     chan struct{} // signaled when something changes for pump
 	writing  chan struct{} // a token held by the goroutine that writes to inner
 	readBy   deadline
 	writeBy  deadline
 
-	// Under link.mu:
+	// Guarded by link.mu:
 	in      []byte // from the server, not read yet
-	inErr   error  // why nothing follows in
+	inErr   error  // why no bytes will follow those in in
 	out     []byte // to the server, held back
 	closing bool   // closed by the client, or reset
 	wasCut  bool
@@ -71,9 +71,10 @@ func (c *linkConn) pump() {
 	}
 }
 
-// Read returns bytes from the server. It waits in a black hole, or in a bubble while
-// writes are blocked. If a read deadline is set, Read reports at once that it was
-// exceeded, because nats.go sets one while it sets up a connection and holds its mutex.
+// Read returns bytes from the server. It waits while the link is a black hole or, in a
+// bubble, while writes are blocked. If a read deadline is set, Read does not wait but
+// fails immediately as if the deadline had passed, because nats.go sets one while it
+// sets up a connection and holds its mutex.
 func (c *linkConn) Read(b []byte) (int, error) {
 	for {
 		c.link.mu.Lock()
@@ -153,8 +154,8 @@ func (c *linkConn) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// flush writes the bytes held back. Two calls may run concurrently; the token keeps the
-// order.
+// flush writes the bytes held back. Two calls may run concurrently, because the token
+// keeps their writes in order.
 func (c *linkConn) flush() {
 	for {
 		select {
@@ -207,7 +208,7 @@ func (c *linkConn) Close() error {
 	return nil
 }
 
-// reset ends the connection for both sides at once. Buffered bytes are lost.
+// reset ends the connection for both sides immediately. Buffered bytes are lost.
 func (c *linkConn) reset() {
 	c.link.mu.Lock()
 	c.wasCut = true
@@ -217,7 +218,7 @@ func (c *linkConn) reset() {
 	c.kill()
 }
 
-// kill closes the server's side.
+// kill closes the server's end of the connection.
 func (c *linkConn) kill() {
 	c.link.mu.Lock()
 	first := !c.gone
@@ -247,7 +248,7 @@ func (c *linkConn) SetDeadline(t time.Time) error {
 }
 
 func (c *linkConn) SetReadDeadline(t time.Time) error {
-	// Not passed on, because pump reads inner, without a deadline.
+	// Not passed on to inner, because pump reads from it without a deadline.
 	c.readBy.set(t)
 	signal(c.readable)
 	return nil
@@ -258,7 +259,8 @@ func (c *linkConn) SetWriteDeadline(t time.Time) error {
 	return c.inner.SetWriteDeadline(t)
 }
 
-// signal wakes the goroutine that waits on ch, now or when it begins to wait.
+// signal wakes the goroutine that waits on ch or, if there is none, the next one to
+// wait.
 func signal(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:
@@ -266,7 +268,7 @@ func signal(ch chan struct{}) {
 	}
 }
 
-// deadline is a time after which passed is closed.
+// deadline is a time after which the channel from passed is closed.
 type deadline struct {
 	mu    sync.Mutex
 	timer *time.Timer
@@ -288,13 +290,13 @@ func (d *deadline) isSet() bool {
 	return d.on
 }
 
-// set changes the deadline. A zero time means none. A goroutine that waits on an
-// earlier passed keeps the earlier deadline only if that has passed.
+// set changes the deadline. The zero time means none. A goroutine that already waits on
+// the channel from passed keeps the old deadline only if that has passed.
 func (d *deadline) set(t time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.timer != nil && !d.timer.Stop() {
-		<-d.ch // its function is running or has run: wait, so it cannot affect a later deadline
+		<-d.ch // its function is running or has run; wait for it, so that it cannot affect a later deadline
 	}
 	d.timer = nil
 	d.on = !t.IsZero()

@@ -19,12 +19,13 @@ import (
 
 const (
 	// startTimeout limits the total time of all attempts to start one server. It is
-	// generous because -race on a busy machine is slow.
+	// generous because -race is slow on a busy machine.
 	startTimeout = 30 * time.Second
-	// reconnectWait is the pause between reconnect attempts of connections made here.
+	// reconnectWait is the pause between reconnect attempts of this package's
+	// connections.
 	reconnectWait = 50 * time.Millisecond
 	// bubbleURL is the address that connections in a bubble pretend to dial. It has no
-	// host name, because looking one up is I/O.
+	// host name, because resolving one is I/O.
 	bubbleURL = "nats://127.0.0.1:4222"
 )
 
@@ -37,36 +38,36 @@ type config struct {
 	log       bool
 }
 
-// ServerOption changes how [RunServer], [RunCluster] and [Bubble] set up a
-// server. The default is JetStream on, no users, no log.
+// ServerOption configures the servers of [RunServer], [RunCluster] and [Bubble]. By
+// default, JetStream is on, and there are no users and no log.
 type ServerOption func(*config)
 
 // WithConfig lets set change the server's options before every start, including
-// restarts. The options are new for every start, so set must build new accounts and
+// restarts. Each start begins with new options, so set must build new accounts and
 // users each time.
 //
-// set runs last and may change anything. If it changes ports or the store
-// directory, the server does not keep them across a restart.
+// set runs last and may change anything. If it changes ports or the store directory,
+// the server does not keep them across a restart.
 func WithConfig(set func(*server.Options)) ServerOption {
 	return func(c *config) { c.set = append(c.set, set) }
 }
 
 // WithConfigText reads users, permissions, accounts and anything else that a NATS
-// configuration file can hold from text. This package still sets the address, port,
-// JetStream and store directory.
+// configuration file can contain from text. The address, port, JetStream and store
+// directory are still set by this package.
 func WithConfigText(text string) ServerOption {
 	return func(c *config) { c.text = text }
 }
 
-// WithoutJetStream starts the server without JetStream, which is what a client sees that
-// was pointed at the wrong server.
+// WithoutJetStream starts the server without JetStream. A client sees such a server if
+// it is pointed at the wrong one.
 func WithoutJetStream() ServerOption {
 	return func(c *config) { c.jetStream = false }
 }
 
-// WithStoreDir keeps JetStream's data in dir, which outlives the test: it is neither
-// created nor removed here. By default the data is in a directory of the test's own. In
-// a cluster every server has its own directory under dir.
+// WithStoreDir keeps JetStream's data in dir, which outlives the test: this package
+// neither creates nor removes it. By default, the data is in a directory of the test's
+// own. In a cluster, every server has its own directory under dir.
 func WithStoreDir(dir string) ServerOption {
 	return func(c *config) { c.storeDir = dir }
 }
@@ -77,8 +78,8 @@ func WithLog() ServerOption {
 	return func(c *config) { c.log = true }
 }
 
-// Server is an embedded NATS server that belongs to one test, and is stopped when the
-// test ends.
+// Server is an embedded NATS server that belongs to one test and stops when the test
+// ends.
 type Server struct {
 	t      testing.TB
 	cfg    config
@@ -93,10 +94,10 @@ type Server struct {
 	running bool
 }
 
-// RunServer starts a NATS server on a free port of 127.0.0.1, with JetStream and a store
-// directory of its own, and returns when it accepts connections. When the test ends, the
-// server is stopped and waited for. If it does not start, the test ends with the
-// server's errors.
+// RunServer starts a NATS server on a free port of 127.0.0.1, with JetStream and its
+// own store directory, and returns once the server accepts connections. When the test
+// ends, the server is stopped and waited for. If the server does not start, the test
+// ends with the server's errors.
 //
 // No signal handler is installed and nothing is logged.
 func RunServer(t testing.TB, opts ...ServerOption) *Server {
@@ -106,7 +107,7 @@ func RunServer(t testing.TB, opts ...ServerOption) *Server {
 	return s
 }
 
-// newServer prepares a server whose directory belongs to outer and which stops with t.
+// newServer prepares a server that stops with t and whose directory belongs to outer.
 // The two differ only in a bubble.
 func newServer(t, outer testing.TB, opts []ServerOption) *Server {
 	t.Helper()
@@ -117,8 +118,9 @@ func newServer(t, outer testing.TB, opts []ServerOption) *Server {
 	s.dir = s.cfg.storeDir
 	if s.dir == "" {
 		s.dir = filepath.Join(outer.TempDir(), "jetstream")
-		// A goroutine of the stopped server may still finish a file, so remove the
-		// directory here, patiently, before TempDir tries just once and fails the test.
+		// A goroutine of the stopped server may still be writing a file. Remove the
+		// directory here, with retries, because TempDir tries only once and then fails
+		// the test.
 		outer.Cleanup(func() { removeAll(s.dir) })
 	}
 	t.Cleanup(s.Stop)
@@ -159,19 +161,18 @@ func (s *Server) Running() bool {
 	return s.running
 }
 
-// StoreDir returns the directory of JetStream's data.
+// StoreDir returns JetStream's data directory.
 func (s *Server) StoreDir() string { return s.dir }
 
-// Dialer returns the option that makes nats.Connect(s.URL(), ...) reach this server even
-// in a bubble. Use it in tests that expect connecting to fail, which would make
-// [Server.Connect] end the test.
+// Dialer returns the option that makes nats.Connect(s.URL(), ...) reach this server
+// even in a bubble. Use it in tests that expect the connection to fail, because
+// [Server.Connect] would then end the test.
 func (s *Server) Dialer() nats.Option { return nats.SetCustomDialer(s.newLink()) }
 
 // Connect connects to the server, and closes the connection when the test ends. If it
 // cannot connect, it ends the test.
 //
-// The connection reconnects forever at short intervals (50 ms), unless opts override
-// that.
+// Unless opts override that, the connection reconnects forever, at intervals of 50 ms.
 func (s *Server) Connect(opts ...nats.Option) *nats.Conn {
 	s.t.Helper()
 	if s.bubble {
@@ -201,9 +202,9 @@ func (s *Server) newLink() *Link {
 	return NewLink()
 }
 
-// InProcessConn returns a new in-process connection to the running server, like
-// nats-server's method of this name. It fails if the server is stopped. It makes Server
-// usable with nats.InProcessServer.
+// InProcessConn returns a new in-process connection to the running server, like the
+// nats-server method of the same name. It fails if the server is stopped. It lets a
+// Server be passed to nats.InProcessServer.
 func (s *Server) InProcessConn() (net.Conn, error) {
 	s.mu.Lock()
 	srv, running := s.srv, s.running
@@ -214,8 +215,8 @@ func (s *Server) InProcessConn() (net.Conn, error) {
 	return srv.InProcessConn()
 }
 
-// connect dials url, through l unless that is nil. It closes the connection and l when
-// the test ends.
+// connect dials url, through l unless l is nil. It closes the connection and l when the
+// test ends.
 func connect(t testing.TB, url string, l *Link, opts []nats.Option) *nats.Conn {
 	t.Helper()
 	all := []nats.Option{
@@ -241,15 +242,15 @@ func connect(t testing.TB, url string, l *Link, opts []nats.Option) *nats.Conn {
 }
 
 // reportExceptCuts writes errors to standard error, as nats.go does by default, except
-// those that a test has caused itself.
+// those that a test has caused by cutting a link.
 func reportExceptCuts(nc *nats.Conn, _ *nats.Subscription, err error) {
 	if !errors.Is(err, errLinkCut) {
 		fmt.Fprintf(os.Stderr, "nats: %v on connection %q\n", err, nc.Opts.Name)
 	}
 }
 
-// Stop shuts the server down gracefully and waits for it. Stopping a stopped server does
-// nothing. The port and the data stay reserved for [Server.Restart].
+// Stop shuts the server down gracefully and waits for it. Stopping a stopped server
+// does nothing. The port and the data are kept for [Server.Restart].
 func (s *Server) Stop() {
 	s.mu.Lock()
 	srv, log, running := s.srv, s.log, s.running
@@ -267,7 +268,7 @@ func (s *Server) Stop() {
 }
 
 // Restart stops the server if it is running and starts it again on the same port with
-// the same store directory. It returns when the server accepts connections, or ends the
+// the same store directory. It returns once the server accepts connections, or ends the
 // test.
 func (s *Server) Restart() {
 	s.t.Helper()
@@ -282,8 +283,8 @@ func (s *Server) mustStart() {
 	}
 }
 
-// start starts a server. It retries if the port is taken, because another process may
-// have taken it between freePort and the server's listen.
+// start starts the server. It retries if the port is in use, because another process
+// may have taken it between freePort and the server's listen.
 func (s *Server) start() error {
 	end := time.Now().Add(startTimeout)
 	for {
@@ -364,7 +365,8 @@ func (s *Server) options(port int) (*server.Options, error) {
 	opts.JetStream = s.cfg.jetStream
 	opts.DisableJetStreamBanner = true
 	opts.StoreDir = s.dir
-	// Fixed, not derived from the machine's free memory and disk.
+	// Use fixed limits, so that they do not depend on the machine's free memory and
+	// disk.
 	opts.JetStreamMaxMemory = 1 << 30
 	opts.JetStreamMaxStore = 4 << 30
 	if s.base != nil {
@@ -376,9 +378,9 @@ func (s *Server) options(port int) (*server.Options, error) {
 	return opts, nil
 }
 
-// freePort finds a port on which nothing listens. It searches below the ports that
-// operating systems give to outgoing connections and to listeners on port 0, so no other
-// process gets the port by chance while a server restarts.
+// freePort finds a port on which nothing listens. It searches below the range that
+// operating systems use for outgoing connections and for listeners on port 0, so no
+// other process gets the port by chance while a server restarts.
 func freePort() (int, error) {
 	var err error
 	for range 100 {

@@ -7,16 +7,16 @@ import (
 	"testing"
 )
 
-// serverLog keeps the server's errors, which say why it did not start. If the
-// test wants the log, it passes everything on.
+// serverLog keeps the server's errors, which explain why it did not start. If the
+// test wants the log, serverLog passes every line on.
 type serverLog struct {
 	mu    sync.Mutex
 	t     testing.TB // nil to keep only errors
 	lines []string
 }
 
-// end stops passing lines on, because goroutines of a stopped server may still
-// log, and a test that has ended must not be logged to.
+// end stops passing lines on, because the goroutines of a stopped server may
+// still log, and no one may log to a test that has ended.
 func (l *serverLog) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,6 +1,6 @@
-// Command accounts is an HTTP service that takes a lock for each account that it changes.
-// Any number of replicas serve the same accounts. Postings to one account run one after the
-// other, and postings to different accounts side by side.
+// Command accounts is an HTTP service that locks each account while it changes it. Any
+// number of replicas serve the same accounts. Postings to one account run one at a time,
+// and postings to different accounts run in parallel.
 //
 //	lockctl server &
 //	go run ./examples/accounts -listen 127.0.0.1:8081 &
@@ -9,17 +9,18 @@
 //	curl -i -X POST '127.0.0.1:8082/accounts/alice/postings?amount=-3'
 //	curl -i 127.0.0.1:8082/accounts/alice
 //
-// If -approve names another service, a posting first asks it for approval. That is why a
-// compare-and-set alone would not do: two postings could be approved against the same
-// balance.
+// If -approve names another service, a posting first asks it for approval. A
+// compare-and-set alone would not be enough then, because two postings could be approved
+// against the same balance.
 //
-// A request whose answer has a Retry-After has changed nothing. The status says why:
+// If a response has a Retry-After header, the request has changed nothing. The status says
+// why:
 //
 //   - 423: others kept the account locked for longer than -wait.
-//   - 503: the servers did not answer, or this replica is shutting down.
+//   - 503: the servers did not respond, or this replica is shutting down.
 //   - 409: a newer holder of the lock has changed the account.
 //
-// After the status 500 the posting may have been stored.
+// After a status of 500, the posting may have been stored.
 package main
 
 import (
@@ -106,8 +107,8 @@ func (s *service) run(ctx context.Context, server, listen string, ttl time.Durat
 	case <-ctx.Done():
 	}
 
-	// Requests that wait for an account and new requests get a 503, and those in progress
-	// finish and release their locks. Those that take longer than this are cut off.
+	// New requests, and those that are waiting for an account, get a 503. Requests in
+	// progress finish and release their locks, unless they take longer than this timeout.
 	log.Printf("pid %d: ends, requests at work: %d", os.Getpid(), s.locks.Stats().Held)
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
@@ -116,13 +117,13 @@ func (s *service) run(ctx context.Context, server, listen string, ttl time.Durat
 	return err
 }
 
-// account is a value of the bucket. Token is the fencing token of its last writer.
+// account is a value in the bucket. Token is the fencing token of its last writer.
 type account struct {
 	Balance int    `json:"balance"`
 	Token   uint64 `json:"token"`
 }
 
-// post changes the balance of an account, under the account's lock.
+// post changes an account's balance under the account's lock.
 func (s *service) post(w http.ResponseWriter, r *http.Request) {
 	id := r.PathValue("id")
 	amount, err := strconv.Atoi(r.FormValue("amount"))
@@ -130,14 +131,15 @@ func (s *service) post(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "the amount is no whole number", http.StatusBadRequest)
 		return
 	}
-	// If the HTTP client goes away, the wait and the work end.
+	// If the HTTP client goes away, both the wait and the work end.
 	l, err := s.locks.Lock(r.Context(), natslock.Join("accounts", id), natslock.MaxWait(s.wait))
 	if err != nil {
 		s.fail(w, r, err)
 		return
 	}
 	defer func() {
-		// The bucket has checked the token of any write, so the answer does not change.
+		// The bucket has already checked the token of any write, so an error here does not
+		// change the response.
 		if err := l.Unlock(r.Context()); err != nil {
 			log.Printf("pid %d: %v", os.Getpid(), err)
 		}
@@ -156,9 +158,9 @@ var (
 	errUnknown = errors.New("it is unknown whether the posting is stored: read the account")
 )
 
-// change reads an account, asks for approval, and writes the account. The context of the
-// lock ends before another replica gets the lock, but a suspended replica does not
-// notice that in time. So the account keeps the token of its last writer.
+// change reads an account, asks for approval, and writes the account. The lock's context
+// ends before another replica gets the lock, but a suspended replica does not notice that
+// in time, so the account keeps the token of its last writer.
 func (s *service) change(l *natslock.Lock, id string, amount int) (a account, err error) {
 	ctx := l.Context()
 	var revision uint64
@@ -182,8 +184,8 @@ func (s *service) change(l *natslock.Lock, id string, amount int) (a account, er
 	if err != nil {
 		return a, err
 	}
-	// The check above and this write are one step, because a write in between would
-	// change the revision.
+	// The check above and this write are atomic, because a write in between would change
+	// the revision.
 	_, err = s.accounts.Update(ctx, id, value, revision)
 	if err != nil && !errors.Is(err, jetstream.ErrKeyExists) {
 		err = fmt.Errorf("%w: %w", errUnknown, err)
@@ -191,8 +193,8 @@ func (s *service) change(l *natslock.Lock, id string, amount int) (a account, er
 	return a, err
 }
 
-// ask asks for approval of a new balance. The other service can refuse stale holders by the
-// token, too.
+// ask requests approval for a new balance. The token lets the other service refuse stale
+// holders too.
 func (s *service) ask(ctx context.Context, id string, a account) error {
 	if s.approve == "" {
 		return nil
@@ -214,7 +216,7 @@ func (s *service) ask(ctx context.Context, id string, a account) error {
 	return nil
 }
 
-// show reads an account, without a lock.
+// show reads an account without a lock.
 func (s *service) show(w http.ResponseWriter, r *http.Request) {
 	entry, err := s.accounts.Get(r.Context(), r.PathValue("id"))
 	if err != nil {
@@ -232,7 +234,7 @@ func (s *service) healthy(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// fail answers a request that changed nothing or whose outcome is unknown.
+// fail responds to a request that has changed nothing or whose outcome is unknown.
 func (s *service) fail(w http.ResponseWriter, r *http.Request, err error) {
 	var status int
 	switch {
@@ -250,7 +252,7 @@ func (s *service) fail(w http.ResponseWriter, r *http.Request, err error) {
 		status = http.StatusConflict
 	case errors.Is(err, natslock.ErrTimeout) && !errors.Is(err, natslock.ErrUnavailable):
 		status = http.StatusLocked
-	default: // the servers do not answer, or this replica is shutting down
+	default: // the servers do not respond, or this replica is shutting down
 		status = http.StatusServiceUnavailable
 	}
 	switch status {

@@ -1,11 +1,11 @@
-// Command asynq enqueues one task in Redis at each tick of a schedule, however many replicas
-// run. Workers with an asynq.Server process the tasks.
+// Command asynq enqueues one task in Redis at each tick of a schedule, no matter how many
+// replicas run. Workers with an asynq.Server process the tasks.
 //
-// An election chooses the replica that enqueues. When the leader exits or dies, the next one
-// starts a minute back, so that no tick is missed. The ID of a task is its tick, and Redis
-// refuses an ID that it already has. So each tick has one task, even if a leader was
-// suspended and does not yet know that another one leads. asynq.Scheduler does not derive
-// IDs from ticks, so this program enqueues the tasks itself.
+// An election chooses the replica that enqueues. When the leader exits or dies, the next
+// one starts a minute in the past, so that no tick is missed. The ID of a task is its tick,
+// and Redis refuses an ID that it already has, so each tick has one task even if a
+// suspended leader does not yet know that another one leads. asynq.Scheduler does not
+// derive IDs from ticks, so this program enqueues the tasks itself.
 //
 //	cd examples/asynq; lockctl server & redis-server &
 //	for i in 1 2 3; do go run . -cron '*/5 * * * * *' & done; wait
@@ -31,11 +31,11 @@ import (
 )
 
 const (
-	// late is the age up to which a tick may still be enqueued. It has to be longer than the
-	// time without a leader, one TTL and half a second.
+	// late is how old a tick may be and still be enqueued. It has to exceed the time
+	// without a leader, which is one TTL plus half a second.
 	late = time.Minute
-	// retention is how long Redis remembers a tick whose task is done. It has to be much longer
-	// than late.
+	// retention is how long Redis remembers a tick after its task is done. It has to be
+	// much longer than late.
 	retention = 24 * time.Hour
 )
 
@@ -87,13 +87,15 @@ func run(ctx context.Context, server, redis, spec string, ttl time.Duration) err
 	return locks.Close(context.Background())
 }
 
-// parse refuses "@every 5m", whose ticks would depend on when the leader started.
+// parse rejects schedules such as "@every 5m", whose ticks would depend on when the leader
+// started.
 func parse(spec string) (cron.Schedule, error) {
 	return cron.NewParser(cron.SecondOptional | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow).Parse(spec)
 }
 
-// schedule enqueues a task at each tick until ctx ends or Redis fails. Then another
-// replica leads, which may reach Redis, and starts with the missing tick.
+// schedule enqueues a task at each tick until ctx ends or Redis fails. If Redis fails,
+// another replica takes over, which may be able to reach Redis, and starts with the missing
+// tick.
 func schedule(ctx context.Context, queue *asynq.Client, every cron.Schedule) error {
 	tick := every.Next(time.Now().UTC().Add(-late))
 	for {
@@ -109,7 +111,7 @@ func schedule(ctx context.Context, queue *asynq.Client, every cron.Schedule) err
 	}
 }
 
-// enqueue enqueues the task of a tick unless Redis already has it.
+// enqueue enqueues the task for a tick unless Redis already has it.
 func enqueue(ctx context.Context, queue *asynq.Client, tick time.Time) error {
 	at := tick.Format(time.RFC3339)
 	_, err := queue.EnqueueContext(ctx, asynq.NewTask("report", []byte(at)),

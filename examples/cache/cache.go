@@ -18,8 +18,8 @@ type cache struct {
 	age   time.Duration
 }
 
-// use reads the cache, after rewriting it if it is too old. The read lock lingers: until
-// some process wants to write, the next read costs no message.
+// use reads the cache, and rewrites it if it is too old. The read lock lingers, so further
+// reads cost no messages until some process wants to write.
 func (c cache) use(ctx context.Context) error {
 	old := false
 	err := c.locks.RDo(ctx, "cache", func(context.Context, *natslock.Lock) (err error) {
@@ -46,6 +46,6 @@ func (c cache) read() (old bool, err error) {
 	} else if err != nil {
 		return false, err
 	}
-	written, err := time.Parse(time.RFC3339Nano, string(text)) // fails if it is half written
+	written, err := time.Parse(time.RFC3339Nano, string(text)) // fails if the file is half written
 	return time.Since(written) > c.age, err
 }

@@ -1,5 +1,5 @@
 // Command cache reads a file that other processes rewrite. Any number of processes can read
-// it at the same time, but none while one rewrites it.
+// it at the same time, but none can while another one rewrites it.
 //
 //	lockctl server &
 //	for i in 1 2 3; do go run ./examples/cache -file /tmp/index & done; wait
@@ -44,7 +44,7 @@ func main() {
 			return
 		case <-tick.C:
 			if err := c.use(ctx); err != nil {
-				log.Print(err) // an outage, or the end: try again at the next tick
+				log.Print(err) // an outage or a shutdown; try again at the next tick
 			}
 		}
 	}

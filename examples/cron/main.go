@@ -1,8 +1,8 @@
-// Command cron makes a report once per period, in the process that asks first, however many
-// run. The period is part of the lock's name, and the lock stays after the report, so a process
-// that is late or has just started is told that the report is done. If a report fails or its
-// process dies, the next process that asks makes it. On SIGTERM a report in progress is
-// finished.
+// Command cron produces one report per period, no matter how many copies of it run: the first
+// process to ask does the work. The period is part of the lock's name, and the lock outlives
+// the report, so a process that is late or has just started learns that the report is done. If
+// a report fails or its process dies, the next process that asks produces it. On SIGTERM, a
+// report in progress is finished.
 //
 //	for i in 1 2 3; do go run ./examples/cron -period 5s & done; wait
 package main
@@ -39,14 +39,14 @@ func main() {
 		log.Fatal(err)
 	}
 	defer locks.Close(context.Background()) // before nc.Close
-	tick := time.Tick(*period / 5)          // several per period, to try again
+	tick := time.Tick(*period / 5)          // several ticks per period, for retries
 	for done := ""; *times != 0; {
 		select {
 		case <-tick:
 		case <-ctx.Done():
 			return
 		}
-		// For a day this would be time.Now().In(location).Format(time.DateOnly).
+		// For a daily report this would be time.Now().In(location).Format(time.DateOnly).
 		name := "cron.report." + time.Now().UTC().Truncate(*period).Format("20060102T150405Z")
 		if name == done {
 			continue
@@ -57,7 +57,7 @@ func main() {
 		case errors.Is(err, natslock.ErrDone):
 			log.Printf("pid %d: left to others", os.Getpid())
 		default:
-			log.Print(err) // the next tick tries again
+			log.Print(err) // try again at the next tick
 			continue
 		}
 		done = name

@@ -1,20 +1,19 @@
-// Command distkit does with this library what the locks of distkit, a toolkit for Rust, do on Redis.
-// It has a mutex and a reader-writer lock. Each has an acquire that waits, one that does not, and one
-// that waits for a limited time.
+// Command distkit shows how to do with natslock what the locks of distkit, a Rust toolkit, do on
+// Redis. It has a mutex and a reader-writer lock. Each can be acquired with a wait, without one, or
+// with a limited wait.
 //
-//   - The namespace is the first part of the name. The TTL and the owner are options of the
-//     client, with defaults. MaxWait is an option of an acquire.
-//   - New and the acquires check their arguments before they send anything. Errors match a sentinel:
-//     locked, timed out, lost, an invalid TTL, an invalid option. LockedError and TimeoutError carry
-//     the holder, and TimeoutError the time of the wait.
-//   - The client renews a lease every third of its TTL, and tries again until the validity
-//     ends. State reads the clock and needs no I/O. Unlock reports whether the lock was lost.
+//   - The namespace is the first part of the name. The TTL and the owner are client options with
+//     defaults. MaxWait is an option of an acquire.
+//   - New and the acquires check their arguments before they send anything. Errors match sentinels
+//     for a held lock, a timeout, a loss, and an invalid TTL or option. LockedError and TimeoutError
+//     carry the holder, and TimeoutError also carries the time waited.
+//   - The client renews a lease every third of its TTL, and retries until the validity ends.
+//     Remaining and Err read the clock and need no I/O. Unlock reports whether the lock was lost.
 //   - Do unlocks when its function returns or panics. A dropped lock is not renewed.
-//   - A later reader never passes a waiting writer, and clients are served in the order in which they
-//     queue. A one-shot write neither queues nor delays readers. A waiter that gives up deletes its
-//     place, and that of a crashed waiter expires with its TTL.
-//   - A lock is held only inside the validity that the server has confirmed, even if it
-//     lingers.
+//   - A later reader never overtakes a waiting writer, and clients are served in the order in which
+//     they queue. A one-shot write neither queues nor delays readers. A waiter that gives up deletes
+//     its place, and a crashed waiter's place expires with its TTL.
+//   - A lock is held only within the validity that the server has confirmed, even if it lingers.
 //
 // It needs a server:
 //
@@ -50,18 +49,18 @@ func main() {
 	_, err := natslock.New(ctx, nc, natslock.WithTTL(-time.Second))
 	fmt.Println("invalid TTL:", errors.Is(err, natslock.ErrInvalid))
 	mutex(ctx, locks, natslock.Join("distkit", fmt.Sprint(os.Getpid()), "invoice"))
-	other := must(natslock.New(ctx, nc, options...)) // another process, most likely
+	other := must(natslock.New(ctx, nc, options...)) // in practice, another process
 	readersAndWriters(ctx, rwlock.New(locks), rwlock.New(other), natslock.Join("distkit", fmt.Sprint(os.Getpid()), "prices"))
 	fmt.Println("closed:", locks.Close(ctx), other.Close(ctx))
 }
 
 func mutex(ctx context.Context, locks *natslock.Client, name string) {
-	guard := must(locks.Lock(ctx, name)) // waits
-	_, err := locks.TryLock(ctx, name)   // one shot
+	guard := must(locks.Lock(ctx, name)) // waits without a limit
+	_, err := locks.TryLock(ctx, name)   // does not wait
 	if locked, ok := errors.AsType[*natslock.LockedError](err); ok {
 		fmt.Println("not acquired, it is held by", locked.Holder.Owner)
 	}
-	_, err = locks.Lock(ctx, name, natslock.MaxWait(50*time.Millisecond)) // bounded
+	_, err = locks.Lock(ctx, name, natslock.MaxWait(50*time.Millisecond)) // waits for a limited time
 	if timeout, ok := errors.AsType[*natslock.TimeoutError](err); ok {
 		fmt.Println("timed out after 50 ms:", timeout.Waited >= 50*time.Millisecond)
 	}

@@ -35,7 +35,7 @@ func main() {
 	defer locks.Close(context.Background())
 	permits := semaphore.New(locks, 2)
 	for n := 1; ctx.Err() == nil; n++ {
-		// SIGTERM ends the wait for a permit, but not an export that has one.
+		// SIGTERM ends the wait for a permit, but not an export that already has one.
 		err := permits.Do(ctx, "exports", func(ctx context.Context, l *natslock.Lock) error { return export(ctx, l, n) }, natslock.Detached())
 		if err != nil && !errors.Is(err, context.Canceled) {
 			log.Print(err)

@@ -1,6 +1,6 @@
-// Command failover elects one leader among the processes that run it. Another one takes over
-// at once when the leader exits cleanly, and at the end of its lease after kill -9 or kill
-// -STOP.
+// Command failover elects one leader among the processes that run it. Another process takes
+// over immediately when the leader exits cleanly, or at the end of its lease after kill -9
+// or kill -STOP.
 //
 //	lockctl server &
 //	for i in 1 2 3; do go run ./examples/failover & done; wait
@@ -42,7 +42,7 @@ func main() {
 	if err := locks.Close(context.Background()); err != nil {
 		log.Fatal(err)
 	}
-	nc.Close() // the connection goes last
+	nc.Close() // close the connection last
 }
 
 // lead does the leader's work until its term ends.

@@ -13,16 +13,16 @@ import (
 const TokenHeader = "Fencing-Token"
 
 // Newest drops what stale holders send. Use one for each lock; the zero value is ready to
-// use. It remembers the highest token in memory. A restarted consumer has to read the
-// stream from a message of the newest holder on, or store the token with its results.
+// use. It keeps the highest token in memory, so a restarted consumer has to read the stream
+// again, starting from a message of the newest holder, or store the token with its results.
 type Newest struct {
 	mu       sync.Mutex
 	greatest uint64
 }
 
-// Apply calls fn unless the token is lower than an earlier one. Calls run one at a
-// time, so a newer holder's message cannot pass an older one that is being applied. The
-// error matches [fence.ErrSuperseded] if the token is lower, and otherwise is fn's.
+// Apply calls fn unless the token is lower than an earlier one. Calls run one at a time, so
+// a newer holder's message cannot overtake an older one that is being applied. The error
+// matches [fence.ErrSuperseded] if the token is lower, and is fn's otherwise.
 func (n *Newest) Apply(token uint64, fn func() error) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -33,7 +33,7 @@ func (n *Newest) Apply(token uint64, fn func() error) error {
 	return fn()
 }
 
-// ApplyMsg is Apply for a message with a [TokenHeader]. A message without one is refused.
+// ApplyMsg is Apply for a message with a [TokenHeader]. It refuses a message without one.
 func (n *Newest) ApplyMsg(m *nats.Msg, fn func() error) error {
 	token, err := strconv.ParseUint(m.Header.Get(TokenHeader), 10, 64)
 	if err != nil {

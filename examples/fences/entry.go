@@ -11,15 +11,15 @@ import (
 	"github.com/natslock/locks/fence"
 )
 
-// Entry is a value of a key-value bucket with the token of its writer.
+// Entry is a value in a key-value bucket, with the token of its writer.
 type Entry struct {
 	Token uint64 `json:"token"`
 	Value string `json:"value"`
 }
 
-// PutEntry writes a value unless the existing entry has a higher token: then the error
-// matches [fence.ErrSuperseded]. The bucket compares the revision that PutEntry has
-// read. The same works on any store with a compare-and-set.
+// PutEntry writes a value unless the existing entry has a higher token, in which case the
+// error matches [fence.ErrSuperseded]. The write succeeds only at the revision that
+// PutEntry has read, so the same works on any store with compare-and-set.
 func PutEntry(ctx context.Context, kv jetstream.KeyValue, token uint64, key, value string) error {
 	data, err := json.Marshal(Entry{token, value})
 	if err != nil {
@@ -46,7 +46,7 @@ func PutEntry(ctx context.Context, kv jetstream.KeyValue, token uint64, key, val
 		} else {
 			_, err = kv.Update(ctx, key, data, revision)
 		}
-		if !errors.Is(err, jetstream.ErrKeyExists) { // another write came first
+		if !errors.Is(err, jetstream.ErrKeyExists) { // otherwise another write came first
 			return err
 		}
 	}

@@ -9,11 +9,11 @@ import (
 )
 
 // Fenced lets next serve only the requests of the newest holder. A request carries its
-// token in the header [TokenHeader]. If the token is lower than an earlier one, the answer
-// is 412 Precondition Failed, and without a token it is 428 Precondition Required.
+// token in the header [TokenHeader]. If the token is lower than an earlier one, the
+// response is 412 Precondition Failed, and without a token it is 428 Precondition Required.
 //
-// Use it for a resource behind a single process. Its requests then run one after the
-// other. If several processes serve a resource, compare in its database: see [SetBalance].
+// Use it for a resource behind a single process, whose requests then run one at a time. If
+// several processes serve a resource, compare the tokens in its database: see [SetBalance].
 func Fenced(newest *Newest, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token, err := strconv.ParseUint(r.Header.Get(TokenHeader), 10, 64)

@@ -9,17 +9,18 @@ import (
 	"github.com/natslock/locks/fence"
 )
 
-// Schema is a table whose rows are written under a lock: it has one extra column.
+// Schema creates a table whose rows are written under a lock. Only the column token is
+// there for the fence.
 const Schema = `CREATE TABLE IF NOT EXISTS accounts (
 	id      TEXT PRIMARY KEY,
 	balance INTEGER NOT NULL,
 	token   INTEGER NOT NULL DEFAULT 0
 )`
 
-// SetBalance changes a row unless a holder with a higher token has changed it. The
-// database compares and changes in one statement. The error matches
-// [fence.ErrSuperseded] if the row has a higher token, and [sql.ErrNoRows] if there is
-// no such row.
+// SetBalance changes a row unless a holder with a higher token has already changed it. The
+// database compares the tokens and changes the row in one statement. The error matches
+// [fence.ErrSuperseded] if the row has a higher token, and [sql.ErrNoRows] if there is no
+// such row.
 func SetBalance(ctx context.Context, db *sql.DB, token uint64, id string, balance int64) error {
 	done, err := db.ExecContext(ctx,
 		`UPDATE accounts SET balance = ?, token = ? WHERE id = ? AND token <= ?`,
@@ -40,9 +41,9 @@ func SetBalance(ctx context.Context, db *sql.DB, token uint64, id string, balanc
 	return errors.New("the row came between the two statements: try again")
 }
 
-// Claim raises the token of a row without changing it. A holder that reads a row before
-// changing it should claim it first: from then on no older holder can change what it
-// reads. Errors are those of [SetBalance].
+// Claim raises a row's token without changing its balance, which it returns. A holder that
+// reads a row before changing it should claim the row first, so that no older holder can
+// change what it has read. Errors are those of [SetBalance].
 func Claim(ctx context.Context, db *sql.DB, token uint64, id string) (balance int64, err error) {
 	err = db.QueryRowContext(ctx,
 		`UPDATE accounts SET token = ? WHERE id = ? AND token <= ? RETURNING balance`,

@@ -1,19 +1,21 @@
-// Command gocell does with this library what package distlock does in the framework GoCell. A
-// service knows only an interface without a backend, and an adapter knows the backend.
+// Command gocell shows how to do with natslock what package distlock does in the GoCell
+// framework. A service knows only an interface without a backend, and an adapter knows the
+// backend.
 //
-//   - The interface below has one method, and so has the adapter. An acquire returns a child
-//     of the caller's context, with its values and deadline, that ends with the lock.
-//   - Its cause is the release, a loss, the end of the parent, or the close of the client.
+//   - The interface below has one method, and so does the adapter. An acquire returns a
+//     child of the caller's context, with its values and deadline, that ends with the lock.
+//   - The cause of that end is the release, a loss, the end of the parent, or the close of
+//     the client.
 //   - One goroutine renews all locks of a client. It starts with the first lock, and ends a
 //     second after the last one.
-//   - An unanswered renewal is repeated until the validity ends, without a limit on attempts.
-//     An answer that shows another owner ends the lock at once.
+//   - A renewal without a reply is repeated until the validity ends, with no limit on
+//     attempts. A reply that shows another owner ends the lock immediately.
 //   - The client renews after a third of the TTL, and the validity ends a tenth of the TTL
 //     early to allow for clock drift. No option changes that.
-//   - Release returns when the server has confirmed, even if its context has ended. A second
-//     call returns the result of the first.
+//   - Release returns once the server has confirmed it, even if its context has ended. A
+//     second call returns the result of the first.
 //   - Use Stats for health checks. Close returns when the client has drained.
-//   - A service can be tested without a server: package locktest has in-memory locks that a
+//   - To test a service without a server, use package locktest, whose in-memory locks a
 //     test can hold, lose and break. Package testutil runs a real server.
 //
 // It needs a server:

@@ -1,16 +1,16 @@
-// Command grove does with this library what the lock of Grove KV does on a key store. A lock is
-// an object made from a store, a key and a TTL. The store keeps it under a documented key, and
-// only the owner can extend or release it.
+// Command grove shows how to do with natslock what the lock of Grove KV does on a key store.
+// There, a lock is an object made from a store, a key and a TTL. The store keeps it under a
+// documented key, and only the owner can extend or release it.
 //
-//   - A lock is not renewed in the background: NoRenew leaves that to Extend.
-//   - Acquire is TryLock. AcquireWithRetry is Lock with MaxWait, and its context ends the wait
-//     too. The caller waits in a queue instead of polling, so an interval and a number of tries
-//     become their product, the time to wait.
-//   - Each acquire has a unique id. The server checks the owner's record with each write, so an
+//   - A lock is not renewed in the background, because NoRenew leaves that to Extend.
+//   - Acquire is TryLock. AcquireWithRetry is Lock with MaxWait, and its context can end the
+//     wait too. The caller waits in a queue instead of polling, so the interval times the
+//     number of tries becomes the maximum wait.
+//   - Each acquire has a unique id. The server checks the owner's record on each write, so an
 //     owner whose lease has ended cannot extend or release anything.
-//   - The bucket is the prefix of all locks: see WithBucket. The lock named n has the key
-//     lock.n, and its queue has keys below wait.n. Join builds a name from parts with any
-//     bytes.
+//   - The bucket takes the place of a prefix for all locks: see WithBucket. The lock named n
+//     has the key lock.n, and its queue has keys below wait.n. Join builds a name from parts
+//     with any bytes.
 //
 // It needs a server:
 //
@@ -34,7 +34,7 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// lock is a lock of a key in a store, held or not.
+// lock is a lock on a key in a store, held or not.
 type lock struct {
 	store *natslock.Client
 	key   string
@@ -51,7 +51,7 @@ func (l *lock) acquire(ctx context.Context) error {
 	return l.set(l.store.TryLock(ctx, l.key, natslock.TTL(l.ttl), natslock.NoRenew()))
 }
 
-// acquireWithRetry waits for the lock until ctx ends, or for as long as the tries take.
+// acquireWithRetry waits for the lock until ctx ends, or for as long as the tries would take.
 func (l *lock) acquireWithRetry(ctx context.Context, interval time.Duration, tries int) error {
 	wait := natslock.MaxWait(interval * time.Duration(tries))
 	return l.set(l.store.Lock(ctx, l.key, natslock.TTL(l.ttl), natslock.NoRenew(), wait))

@@ -1,13 +1,14 @@
-// Command machinery does with this library what the locks of the task queue machinery do for
-// its workers. There a worker locks the name of a periodic task until an absolute time, and
-// does not unlock it.
+// Command machinery shows how to do with natslock what the locks of machinery, a task
+// queue, do for its workers. There, a worker locks the name of a periodic task until an
+// absolute time, and does not unlock it.
 //
-//   - Lock once is TryLock. Until gives the lock its end: the client never renews it, and the
-//     server frees it shortly after that time.
-//   - Lock with retries is Lock with MaxWait. The worker waits in a queue for as long as the
-//     retries would take, and the server notifies it. No worker polls.
-//   - A task that is locked until its next tick under a single name misses every second tick.
-//     Once takes a name for each period, and runs the task once under each.
+//   - Locking once is TryLock. Until gives the lock its end: the client never renews it,
+//     and the server frees it shortly after that time.
+//   - Locking with retries is Lock with MaxWait. The worker queues for as long as the
+//     retries would take, and the server notifies it, so no worker polls.
+//   - A task that always uses the same name, locked until its next tick, misses every
+//     second tick. Once takes a separate name for each period, and runs the task once under
+//     each.
 //   - For tests, package locktest has an in-memory lock, and package testutil runs a real
 //     server.
 //
@@ -40,12 +41,12 @@ type lock struct {
 	interval time.Duration
 }
 
-// once locks key until a time, or returns an error at once.
+// once locks key until the given time, or returns an error without waiting.
 func (l lock) once(ctx context.Context, key string, until time.Time) (*natslock.Lock, error) {
 	return l.TryLock(ctx, key, natslock.Until(until))
 }
 
-// withRetries waits for as long as the retries would take.
+// withRetries waits for the lock for as long as the retries would take.
 func (l lock) withRetries(ctx context.Context, key string, until time.Time) (*natslock.Lock, error) {
 	return l.Lock(ctx, key, natslock.Until(until), natslock.MaxWait(time.Duration(l.retries)*l.interval))
 }
@@ -93,7 +94,7 @@ func run(ctx context.Context, server string) error {
 	return periodic(ctx, workers[:], time.Second)
 }
 
-// periodic runs a task once per period, for three periods. All workers keep trying.
+// periodic runs a task once per period, for three periods, while all workers keep trying.
 func periodic(ctx context.Context, workers []lock, period time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*period)
 	defer cancel()

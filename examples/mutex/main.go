@@ -1,6 +1,6 @@
-// Command mutex increments a number shared by many processes, under a lock. The record
-// keeps the fencing token of its last writer, and a writer with a lower one is refused.
-// So a process that was suspended and lost the lock without noticing does no harm.
+// Command mutex increments a number that many processes share, under a lock. The record
+// keeps the fencing token of its last writer, and a writer with a lower token is refused,
+// so a process that was suspended and lost the lock without noticing does no harm.
 //
 //	lockctl server &
 //	(for i in 1 2 3; do go run ./examples/mutex & done; wait)
@@ -23,7 +23,7 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// account is the resource. Token is the fencing token of its last writer.
+// account is the shared resource. Token is the fencing token of its last writer.
 type account struct {
 	Balance int    `json:"balance"`
 	Token   uint64 `json:"token"`
@@ -62,7 +62,7 @@ func run(server string, times int) error {
 	}
 	for range times {
 		err := locks.Do(ctx, "accounts.shared", func(ctx context.Context, l *natslock.Lock) error {
-			// ctx ends when the lock does, so nothing here outlives it for long.
+			// ctx ends with the lock, so nothing here outlives the lock for long.
 			return deposit(ctx, kv, 1, l.Token())
 		}, natslock.MaxWait(time.Minute))
 		if err != nil {
@@ -94,8 +94,8 @@ func deposit(ctx context.Context, kv jetstream.KeyValue, amount int, token uint6
 	if err != nil {
 		return err
 	}
-	// The check above and this write are one step: a write in between would change the
-	// revision, and this write would be refused.
+	// The check above and this write are atomic, because a write in between would change
+	// the revision and make this write fail.
 	if _, err := kv.Update(ctx, "shared", value, revision); err != nil {
 		return fmt.Errorf("%w: %w", errFenced, err)
 	}

@@ -1,6 +1,6 @@
-// Command orders is an HTTP service that processes one payment per order at a time,
-// however many replicas run. It answers 423 when others hold the order and 503 when the
-// lock server is away. On SIGTERM it finishes the requests in progress.
+// Command orders is an HTTP service that processes one payment per order at a time, no
+// matter how many replicas run. It responds with 423 if others hold the order, and with 503
+// if the lock server is unreachable. On SIGTERM, it finishes the requests in progress.
 package main
 
 import (

@@ -21,9 +21,9 @@ func routes(locks *natslock.Client, nc *nats.Conn) http.Handler {
 			return
 		}
 		err = pay(l.Context(), r.PathValue("id"), l.Token())
-		unlock := l.Unlock(r.Context()) // ErrUnavailable is not a failure: the payment had the lock to itself until it finished
+		unlock := l.Unlock(r.Context()) // ErrUnavailable is not a failure, because the lock was held until the payment finished
 		if errors.Is(unlock, natslock.ErrLost) || errors.Is(unlock, natslock.ErrClosed) {
-			err = errors.Join(err, unlock) // the payment may not have had the lock to itself
+			err = errors.Join(err, unlock) // the payment may not have been exclusive
 		}
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
@@ -42,11 +42,11 @@ func routes(locks *natslock.Client, nc *nats.Conn) http.Handler {
 	return mux
 }
 
-// status is the answer to a request whose lock was not granted.
+// status returns the HTTP status for a request that did not get its lock.
 func status(err error) int {
 	switch {
 	case errors.Is(err, natslock.ErrUnavailable), errors.Is(err, natslock.ErrClosed):
-		return http.StatusServiceUnavailable // check this first: in an outage, a wait that times out matches ErrTimeout too
+		return http.StatusServiceUnavailable // checked first, because a wait that times out in an outage matches ErrTimeout too
 	case errors.Is(err, natslock.ErrTimeout), errors.Is(err, natslock.ErrLocked):
 		return http.StatusLocked
 	}

@@ -1,6 +1,6 @@
-// Command partitions is a worker that reads its share of a stream of events, in order, and
-// writes one result for each. Run as many as you like. The key of an event determines which of
-// 8 partitions it is in, and one worker at a time owns each partition:
+// Command partitions is a worker that reads its share of a stream of events in order, and
+// writes one result per event. Run as many as you like. An event's key determines which of 8
+// partitions it belongs to, and one worker at a time owns each partition:
 //
 //	lockctl server &
 //	go build -o /tmp/partitions ./examples/partitions
@@ -45,7 +45,7 @@ func run(ctx context.Context, server string, ttl, effort time.Duration) error {
 	if err != nil {
 		return err
 	}
-	defer nc.Close() // the connection goes last
+	defer nc.Close() // close the connection last
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return err
@@ -68,14 +68,14 @@ func run(ctx context.Context, server string, ttl, effort time.Duration) error {
 		go func() {
 			select {
 			case <-p.Leaving():
-			case <-ctx.Done(): // lost, or this function has returned
+			case <-ctx.Done(): // the partition is lost, or this function has returned
 			}
-			w.events.Stop() // take no more
+			w.events.Stop() // take no more events
 		}()
 		for {
 			event, err := w.events.Next()
 			if errors.Is(err, jetstream.ErrMsgIteratorClosed) {
-				return context.Cause(ctx) // nil if the partition is to move
+				return context.Cause(ctx) // nil if the worker is to give the partition up
 			} else if err != nil {
 				return err // an outage: Run calls this function again
 			}

@@ -15,11 +15,11 @@ import (
 	"github.com/natslock/locks/partition"
 )
 
-// partitions is the number of partitions of the stream and of the group. It must never change.
+// partitions is the number of partitions in both the stream and the group. It must never change.
 const partitions = 8
 
-// streams creates the two streams. The server stores an event of events.<key> under
-// events.<partition>.<key>. The results need a stream of their own, because a stream that renames
+// streams creates the two streams. The server stores an event published to events.<key> under
+// events.<partition>.<key>. The results need a separate stream, because a stream that renames
 // messages cannot keep their fence.
 func streams(ctx context.Context, js jetstream.JetStream) error {
 	for _, c := range []jetstream.StreamConfig{
@@ -35,7 +35,7 @@ func streams(ctx context.Context, js jetstream.JetStream) error {
 	return nil
 }
 
-// worker is the state of one partition in its worker.
+// worker holds the state of a partition that this process owns.
 type worker struct {
 	number int
 	token  string
@@ -43,14 +43,14 @@ type worker struct {
 	events jetstream.MessagesContext
 }
 
-// The headers of a result: the sequence of its event, and the token of its worker.
+// The headers of a result carry the sequence of its event and the token of its worker.
 const (
 	eventHeader = "Event"
 	tokenHeader = "Fencing-Token"
 )
 
-// open shuts out older owners of the partition, and continues after the last result that they wrote. So there is
-// nothing to acknowledge, and no event has two results.
+// open shuts out older owners of the partition, and continues after the last result that they
+// wrote, so events need no acknowledgment and none has two results.
 func open(ctx context.Context, js jetstream.JetStream, p *partition.Partition) (*worker, error) {
 	f, err := fence.Open(ctx, js, "RESULTS", fmt.Sprintf("fence.results.%d", p.Number()), p.Token())
 	if err != nil {
@@ -62,7 +62,7 @@ func open(ctx context.Context, js jetstream.JetStream, p *partition.Partition) (
 		return nil, err
 	}
 	var done uint64
-	last, err := results.GetLastMsgForSubject(ctx, fmt.Sprintf("results.%d.*", w.number)) // from the leader: RESULTS has no direct reads
+	last, err := results.GetLastMsgForSubject(ctx, fmt.Sprintf("results.%d.*", w.number)) // read from the leader, because RESULTS has no direct gets
 	switch {
 	case err == nil:
 		if done, err = strconv.ParseUint(last.Header.Get(eventHeader), 10, 64); err != nil {
@@ -75,7 +75,7 @@ func open(ctx context.Context, js jetstream.JetStream, p *partition.Partition) (
 		FilterSubjects: []string{fmt.Sprintf("events.%d.*", w.number)},
 		DeliverPolicy:  jetstream.DeliverByStartSequencePolicy, OptStartSeq: done + 1,
 		InactiveThreshold: time.Minute,
-		MaxResetAttempts:  1, // an outage ends Next, so it does not keep this process from ending
+		MaxResetAttempts:  1, // an outage ends Next, so it cannot keep this process from exiting
 	})
 	if err != nil {
 		return nil, err
@@ -84,8 +84,8 @@ func open(ctx context.Context, js jetstream.JetStream, p *partition.Partition) (
 	return w, err
 }
 
-// write writes the result of an event. The end of ctx does not interrupt it: the fence decides
-// whether the result is stored.
+// write publishes the result of an event. It is not interrupted when ctx ends, because the fence
+// decides whether the result is stored.
 func (w *worker) write(ctx context.Context, event jetstream.Msg) error {
 	at, err := event.Metadata()
 	if err != nil {

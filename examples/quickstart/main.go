@@ -1,5 +1,5 @@
-// Command quickstart runs one function under a lock. Start it several times at once:
-// the processes take turns in the order in which they queue.
+// Command quickstart runs one function under a lock. Start it several times simultaneously,
+// and the processes take turns in the order in which they queue.
 //
 //	lockctl server &
 //	(for i in 1 2 3; do go run ./examples/quickstart & done; wait)
@@ -26,13 +26,13 @@ func main() {
 	log.SetFlags(log.Lmicroseconds)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *server); err != nil && ctx.Err() == nil { // the end of ctx is no failure
+	if err := run(ctx, *server); err != nil && ctx.Err() == nil { // an interrupt is not a failure
 		log.Fatal(err)
 	}
 }
 
 func run(ctx context.Context, server string) error {
-	nc, err := nats.Connect(server, nats.Name("reports"), nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort()) // do not give up
+	nc, err := nats.Connect(server, nats.Name("reports"), nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort()) // never give up
 	if err != nil {
 		return err
 	}
@@ -41,9 +41,9 @@ func run(ctx context.Context, server string) error {
 	if err != nil {
 		return err
 	}
-	defer locks.Close(context.Background()) // before nc.Close, so that others get in at once
+	defer locks.Close(context.Background()) // before nc.Close, so that others get the lock immediately
 	return locks.Do(ctx, "reports.daily", func(ctx context.Context, l *natslock.Lock) error {
-		return makeReport(ctx, l.Token()) // ctx ends when the lock does
+		return makeReport(ctx, l.Token()) // ctx ends with the lock
 	}, natslock.MaxWait(time.Minute))
 }
 

@@ -1,10 +1,10 @@
-// Command singleton is a worker of which only one works at a time, however many run. An
-// election chooses it. It numbers the orders of a stream, and the server refuses the writes
-// of a stale worker.
+// Command singleton is a worker of which only one is active at a time, no matter how many
+// run. An election chooses the active worker. It numbers the orders in a stream, and the
+// server refuses writes from a stale worker.
 //
 // Stop the active worker, as if its machine were suspended. Its term ends, and the next
-// worker takes over. When the first one wakes up, it does not yet know that its term is
-// over, and its next write is refused:
+// worker takes over. When the first worker wakes up, it does not yet know that its term is
+// over, and the server refuses its next write:
 //
 //	lockctl server &
 //	go build -o /tmp/singleton ./examples/singleton
@@ -61,9 +61,9 @@ func run(ctx context.Context, server string) error {
 	if err != nil {
 		return err
 	}
-	// Run campaigns, calls the function, and campaigns again. work gets the program's
-	// context instead of the term's, to stand in for code that does not notice that its term
-	// is over.
+	// Run campaigns, calls the function, and campaigns again when it returns. To simulate
+	// code that does not notice the end of its term, work gets the program's context
+	// instead of the term's.
 	err = election.New(locks, "numbers").Run(ctx, func(_ context.Context, t *election.Term) error {
 		err := work(ctx, js, stream, t.Token())
 		if err != nil {
@@ -83,7 +83,7 @@ func work(ctx context.Context, js jetstream.JetStream, stream jetstream.Stream, 
 	if err != nil {
 		return err
 	}
-	// First the fence, then the state: no older worker can change it now.
+	// Read the state only after opening the fence, when no older worker can change it.
 	next := 1
 	last, err := stream.GetLastMsgForSubject(ctx, "numbers.orders")
 	switch {

@@ -1,15 +1,16 @@
-// Command spindle does with this library what spindle does on Cloud Spanner. Several
-// processes campaign for one lock, and another takes over when the leader crashes. The
+// Command spindle shows how to do with natslock what spindle does on Cloud Spanner. Several
+// processes campaign for one lock, and another one takes over when the leader crashes. The
 // program starts three copies of itself, kills the leader, and watches the failover.
 //
-//   - Run campaigns until its context ends. The channel done reports that it has ended.
+//   - Run campaigns until its context ends. The channel done then receives its result.
 //   - HasLock is Election.IsLeader, which needs no I/O and returns the fencing token.
-//   - Election.Leader names the leader, and OnChange calls back when the leader changes.
-//   - WithTTL sets the lease, at least 1 s. WithOwner sets the id of a process, and
-//     WithLogger receives its warnings.
-//   - When a leader crashes, the next one takes over within the lease and half a second. A
+//   - Election.Leader names the leader, and OnChange calls a function when the leader
+//     changes.
+//   - WithTTL sets the length of the lease, at least 1 s. WithOwner sets the id of a
+//     process, and WithLogger receives its warnings.
+//   - When a leader crashes, the next one takes over within the lease plus half a second. A
 //     leader that was paused finds that it no longer leads. Its token is lower than the
-//     next one, so a resource that compares tokens refuses it.
+//     next leader's, so a resource that compares tokens refuses its writes.
 //
 // It needs a server:
 //
@@ -63,7 +64,7 @@ func main() {
 	}
 }
 
-// campaign runs in each process.
+// campaign takes part in the election until standard input ends.
 func campaign(locks *natslock.Client, id string) error {
 	ctx, quit := context.WithCancel(context.Background())
 	e := election.New(locks, name, election.OnChange(func(l election.Leader) {
@@ -74,7 +75,7 @@ func campaign(locks *natslock.Client, id string) error {
 		done <- e.Run(ctx, func(ctx context.Context, t *election.Term) error {
 			token, has := e.IsLeader()
 			log.Printf("%s: has the lock: %v, token %d", id, has, token)
-			<-ctx.Done() // the work of the leader
+			<-ctx.Done() // the leader's work
 			return nil
 		})
 	}()
@@ -84,7 +85,7 @@ func campaign(locks *natslock.Client, id string) error {
 	return locks.Close(context.Background())
 }
 
-// watch starts processes, kills the first leader, and waits for the second.
+// watch starts three processes, kills the first leader, and waits for the second.
 func watch(locks *natslock.Client, args ...string) error {
 	processes := map[int]*exec.Cmd{}
 	for _, id := range []string{"one", "two", "three"} {

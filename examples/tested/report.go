@@ -1,5 +1,6 @@
-// Package tested is code that takes a lock, with tests that need no server: the lock is
-// held, the server is away, the lock is lost in the middle.
+// Package tested is an example of code that takes a lock, with tests that need no server.
+// They cover a lock that is held, a server that is unreachable, and a lock that is lost
+// midway.
 package tested
 
 import (
@@ -10,8 +11,8 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// Report makes the report of a day unless another process is making it. It accepts a
-// Locker; a service passes its *natslock.Client.
+// Report produces a day's report unless another process is doing so. It accepts any Locker;
+// a service passes its *natslock.Client.
 func Report(ctx context.Context, locks natslock.Locker, day string, steps ...func(context.Context) error) (string, error) {
 	l, err := locks.TryLock(ctx, natslock.Join("report", day))
 	switch {

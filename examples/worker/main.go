@@ -1,6 +1,6 @@
-// Command worker takes jobs from a stream, in any number of processes. Jobs of one customer
-// run one at a time, jobs of different customers side by side. On SIGTERM a worker finishes
-// and acknowledges its current job.
+// Command worker processes jobs from a stream, in any number of processes. A customer's
+// jobs run one at a time, and jobs of different customers run in parallel. On SIGTERM, a
+// worker finishes and acknowledges its current job.
 package main
 
 import (
@@ -43,18 +43,18 @@ func main() {
 			if errors.Is(err, jetstream.ErrMsgIteratorClosed) {
 				return
 			} else if err != nil {
-				log.Print(err) // the server is away: Next continues when it is back
+				log.Print(err) // the server is unreachable; Next continues when it is back
 				continue
 			}
-			// The signal ends the wait for the lock, but Detached keeps it from ending the work.
+			// The signal ends the wait for the lock but, thanks to Detached, not the work.
 			err = locks.Do(ctx, job.Subject(), func(ctx context.Context, _ *natslock.Lock) error {
 				return work(ctx, string(job.Data()))
 			}, natslock.Detached(), natslock.MaxWait(10*time.Second))
 			if err != nil {
 				log.Print(err)
-				_ = job.NakWithDelay(time.Second) // not done, or not exclusively, or done but not released in time: it will run again
+				_ = job.NakWithDelay(time.Second) // not done, not exclusive, or not released in time: it will run again
 			} else if err := job.DoubleAck(context.Background()); err != nil {
-				log.Print(err) // it will be redelivered
+				log.Print(err) // the job will be redelivered
 			}
 		}
 	})
@@ -63,16 +63,16 @@ func main() {
 	end, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	err = errors.Join(
-		locks.Close(end),   // the jobs at work are done
+		locks.Close(end),   // waits until the current job is done
 		wait(end, workers), // and acknowledged
 	)
-	nc.Close() // the connection goes last
+	nc.Close() // close the connection last
 	if err != nil {
 		log.Fatal(err)
 	}
 }
 
-// wait waits until the workers have returned, or until ctx ends.
+// wait waits until the workers have returned or ctx ends.
 func wait(ctx context.Context, workers *sync.WaitGroup) error {
 	done := make(chan struct{})
 	go func() {

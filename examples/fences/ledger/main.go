@@ -1,9 +1,9 @@
-// Command ledger increments an account in a SQL database under a lock. Several processes
-// share the database. A row keeps the fencing token of its last writer, and each statement
-// that changes the row compares it.
+// Command ledger increments an account in a SQL database that several processes share,
+// under a lock. A row keeps the fencing token of its last writer, and each statement that
+// changes the row compares tokens.
 //
-// Stop a working process, as if its machine were suspended. Its lease ends, and the next
-// process takes over. When the first one wakes up, the database refuses its write:
+// Stop a running process, as if its machine were suspended. Its lease ends, and the next
+// process takes over. When the first process wakes up, the database refuses its write:
 //
 //	cd examples/fences; lockctl server &
 //	go build -o /tmp/ledger ./ledger
@@ -67,8 +67,8 @@ func run(ctx context.Context, server, file string, times int) error {
 	return count(ctx, db, l.Token(), times)
 }
 
-// count adds 1 to the balance, many times. It does not use the context of the lock, to
-// stand in for code that does not notice that its lock is lost.
+// count adds 1 to the balance the given number of times. To simulate code that does not
+// notice the loss of its lock, it does not use the lock's context.
 func count(ctx context.Context, db *sql.DB, token uint64, times int) error {
 	for _, statement := range []string{
 		fences.Schema,
@@ -78,7 +78,7 @@ func count(ctx context.Context, db *sql.DB, token uint64, times int) error {
 			return err
 		}
 	}
-	// First the claim, then the balance: no older holder can change it now.
+	// Read the balance only with the claim, after which no older holder can change it.
 	balance, err := fences.Claim(ctx, db, token, "shared")
 	if err != nil {
 		return err
