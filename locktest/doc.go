@@ -1,8 +1,8 @@
-// Package locktest tests code that takes locks, without a server.
+// Package locktest helps to test code that takes locks, without a server.
 //
 // A [Locker] keeps its locks in memory. It is a natslock.Locker, and its clients are real
-// clients of package natslock on an in-memory bucket. So its locks queue, renew, end and fail
-// like those on a server, with the same options, tokens and errors.
+// natslock clients on an in-memory bucket, so its locks queue, renew, end and fail like those on
+// a server, with the same options, tokens and errors.
 //
 //	locks := locktest.New()
 //	defer locks.Close()
@@ -14,17 +14,17 @@
 //
 //   - [Locker.Hold] makes another client hold a lock.
 //   - [Locker.Lose] and [Locker.Break] end the locks held under a name.
-//   - [Locker.Delay] makes the bucket slow for a name, and [Locker.Fail] makes it fail.
+//   - [Locker.Delay] makes the bucket slow for a name, and [Locker.Fail] makes all requests fail.
 //   - [Locker.Inspect] shows the holder and the queue. [Locker.Waiting] counts waiting
-//     goroutines, and [Locker.AwaitWaiting] waits until there are enough.
+//     goroutines, and [Locker.AwaitWaiting] waits until there are enough of them.
 //
-// A Locker works inside a testing/synctest bubble, where its TTLs pass in fake time. Create,
-// use and close it on the same side of the bubble. For a real server, even in a bubble, and
-// finer faults, use package testutil.
+// A Locker works inside a testing/synctest bubble, where its TTLs pass in fake time. Create, use
+// and close it either all inside the bubble or all outside. For a real server, even in a bubble,
+// and for finer faults, use package testutil.
 //
 // # The contract
 //
-// [TestLocker] and [TestRLocker] test that your own natslock.Locker, such as one that counts
-// or traces, keeps the contract. The Locker of this package, the client, and both sides of a
-// reader-writer lock pass them.
+// [TestLocker] and [TestRLocker] check that your own natslock.Locker, such as one that counts or
+// traces, keeps the contract. The Locker in this package, the client, and both sides of a
+// reader-writer lock all pass.
 package locktest

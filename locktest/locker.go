@@ -19,31 +19,31 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// inside has functions of package natslock that only packages of this module may use.
+// inside provides functions of package natslock that only this module may use.
 var inside = bridge.Natslock[*natslock.Client, *natslock.Lock, natslock.Option, natslock.LockOption, *natslock.Holder]()
 
-// Locker takes locks in memory, as a client of its own. Create it with [New]. It is safe
-// for concurrent use.
+// Locker is a natslock.Locker with its locks in memory. Create it with [New]. It is safe for
+// concurrent use.
 type Locker struct {
 	memory *kvstore.Memory
 	raw    kvstore.KV       // without faults
-	client *natslock.Client // of the Locker's own methods
-	other  *natslock.Client // without faults: the other holder, and the operator
+	client *natslock.Client // used by the Locker's own methods
+	other  *natslock.Client // without faults; acts as the other holder and as the operator
 
 	outages sync.Mutex // held while an outage begins or ends; locked before mu
-	failure error      // of the requests of all clients
+	failure error      // what all clients' requests fail with, or nil
 	cut     map[*natslock.Client]bool
 
 	mu      sync.Mutex
-	clients []*natslock.Client // all of them
+	clients []*natslock.Client // all clients, including client and other
 	stores  map[*natslock.Client]*faults.Store
-	delays  map[string]time.Duration // of the records of a name
+	delays  map[string]time.Duration // by lock name
 }
 
 var _ natslock.Locker = (*Locker)(nil)
 
-// New returns a Locker without locks, and takes the options of natslock.New. Options for reaching
-// or creating a bucket have no effect. New panics if natslock.New would refuse an option.
+// New returns a Locker without locks. It takes the options of natslock.New, but ignores those for
+// reaching or creating a bucket. New panics if natslock.New would reject an option.
 func New(opts ...natslock.Option) *Locker {
 	l := &Locker{
 		memory: kvstore.NewMemory(kvstore.DefaultBucket), stores: make(map[*natslock.Client]*faults.Store),
@@ -55,8 +55,8 @@ func New(opts ...natslock.Option) *Locker {
 	return l
 }
 
-// NewClient returns another client of the same locks, like that of another process.
-// Close closes it. NewClient takes the options of [New], and panics like New.
+// NewClient returns another client of the same locks, like one in another process. [Locker.Close]
+// closes it. NewClient takes the options of [New], and panics for the same reasons.
 func (l *Locker) NewClient(opts ...natslock.Option) *natslock.Client {
 	s := faults.New(l.memory.Open(), 0)
 	s.OnSend(l.fate)
@@ -70,7 +70,7 @@ func (l *Locker) NewClient(opts ...natslock.Option) *natslock.Client {
 	return c
 }
 
-// fate delays writes of records by the name of their lock.
+// fate delays the write of a record if its lock's name has a delay.
 func (l *Locker) fate(_ int, w kvstore.Write) faults.Fate {
 	key, _ := record.ParseKey(w.Key)
 	l.mu.Lock()
@@ -82,9 +82,9 @@ func (l *Locker) fate(_ int, w kvstore.Write) faults.Fate {
 }
 
 // Disconnect cuts a client off until reconnect is called: its requests fail, and nothing reaches
-// it. A client that is never reconnected behaves as if its process had died: its locks and its
-// waiters' places stay in the bucket until their TTL ends. It panics for a client not made by
-// [Locker.NewClient].
+// it. A client that is never reconnected behaves as if its process had died, so its locks and its
+// waiters' places stay in the bucket until their TTLs end. Disconnect panics if
+// [Locker.NewClient] did not create the client.
 func (l *Locker) Disconnect(c *natslock.Client) (reconnect func()) {
 	l.mu.Lock()
 	s := l.stores[c]
@@ -98,7 +98,7 @@ func (l *Locker) Disconnect(c *natslock.Client) (reconnect func()) {
 
 var errNoContext = fmt.Errorf("%w: the context is nil", natslock.ErrInvalid)
 
-// errCut is the error of a client cut off by [Locker.Disconnect].
+// errCut is the error of all requests from a client that [Locker.Disconnect] has cut off.
 var errCut = fmt.Errorf("%w: the client is disconnected", natslock.ErrUnavailable)
 
 // outage changes which clients fail, and with which error.
@@ -133,8 +133,8 @@ func (l *Locker) add(kv kvstore.KV, opts []natslock.Option) *natslock.Client {
 // client, for package rwlock, and for calls that a Locker does not have.
 func (l *Locker) Client() *natslock.Client { return l.client }
 
-// Close closes all clients without waiting for locks that are still held: their contexts
-// end with natslock.ErrClosed, and waiters get that error.
+// Close closes all clients without waiting for locks that are still held. The contexts of those
+// locks end with natslock.ErrClosed, and waiters get that error.
 func (l *Locker) Close() {
 	l.mu.Lock()
 	clear(l.delays)
@@ -143,7 +143,7 @@ func (l *Locker) Close() {
 	now, cancel := context.WithCancel(context.Background())
 	cancel()
 	for _, c := range l.all() {
-		_ = c.Close(now) // an error names locks that are still held
+		_ = c.Close(now) // the error only names locks that are still held
 	}
 	l.raw.Close()
 }
@@ -174,35 +174,35 @@ func (l *Locker) TryDo(ctx context.Context, name string, fn func(ctx context.Con
 	return l.client.TryDo(ctx, name, fn, opts...)
 }
 
-// Hold makes another client take the mutex. It panics if the lock is held or has a queue, or if
-// the name is invalid. The first call of release unlocks, and further calls do nothing. If
-// release is never called, the client holds the lock until Close. [Locker.Delay] and
-// [Locker.Fail] do not affect that client.
+// Hold makes another client take the mutex called name. It panics if the lock is held or has a
+// queue, or if the name is invalid. The first call of release unlocks the mutex, and further
+// calls do nothing. If release is never called, the client holds the lock until Close.
+// [Locker.Delay] and [Locker.Fail] do not affect that client.
 func (l *Locker) Hold(name string) (release func()) {
 	held, err := l.other.TryLock(context.Background(), name)
 	if err != nil {
 		panic(fmt.Sprintf("locktest: %v", err))
 	}
-	// Keep the handle until the end of the lock: a test that drops release does not unlock for the
-	// other process.
+	// Keep the handle until the lock ends. Otherwise a test that drops release would also drop
+	// the other client's lock, which would no longer be renewed.
 	context.AfterFunc(held.Context(), func() { runtime.KeepAlive(held) })
 	return func() { _ = held.Unlock(context.Background()) } // an error means that the test has ended the lock
 }
 
-// Lose ends all locks held under the name, of all kinds and clients, including those that
-// linger. Their records are deleted, as if by hand. When Lose returns, their contexts have
-// ended with a cause that matches natslock.ErrLost, and others can take the lock. It returns
-// false if there was no such lock.
+// Lose ends all locks held under the name, of all kinds and clients, including those that linger.
+// Their records are deleted, as if by hand. By the time Lose returns, their contexts have ended
+// with a cause that matches natslock.ErrLost, and others can take the lock. It returns false if
+// there was no such lock.
 func (l *Locker) Lose(name string) (held bool) {
 	return l.change(name, func(entry record.Entry) {
 		_, _ = l.write(kvstore.Write{Key: entry.Key, Expect: entry.Revision, Delete: true}) // refused if there is a newer record
 	})
 }
 
-// Break ends all locks held under the name as an operator does, with admin.Admin.Break. When
-// Break returns, their contexts have ended with a cause that matches natslock.ErrBroken. No one
-// gets in before the holders have unlocked or their TTL has ended. It returns false if there
-// was no such lock. It panics if the name or the reason is invalid.
+// Break ends all locks held under the name as an operator would, with admin.Admin.Break. By the
+// time Break returns, their contexts have ended with a cause that matches natslock.ErrBroken. No
+// one else gets the lock until the holders have unlocked or their TTL has ended. Break returns
+// false if there was no such lock, and panics if the name or the reason is invalid.
 func (l *Locker) Break(name, reason string) (held bool) {
 	operator := admin.New(l.other)
 	none := admin.BreakRequest{Kind: admin.KindMutex, Name: name, ID: "none", Reason: reason}
@@ -217,10 +217,10 @@ func (l *Locker) Break(name, reason string) (held bool) {
 	})
 }
 
-// change calls end on the record of each lease of the lock until the lease has no valid
-// record, and then makes the clients judge their leases by the records.
+// change calls end on the record of each of the lock's leases until that lease has no valid
+// record, and then makes the clients check their leases against the records.
 func (l *Locker) change(name string, end func(record.Entry)) (held bool) {
-	// Find all leases first, because a waiter may be granted the lock before the last one has
+	// Find all leases first, because a waiter may be granted the lock before the last lease has
 	// ended.
 	var leases []func(func(key string) kvstore.Record)
 	for _, c := range l.all() {
@@ -249,7 +249,7 @@ func (l *Locker) change(name string, end func(record.Entry)) (held bool) {
 	return held
 }
 
-// write writes without faults.
+// write writes to the bucket without faults.
 func (l *Locker) write(w kvstore.Write) (uint64, error) {
 	answers := make(chan kvstore.Answer, 1)
 	if _, err := l.raw.Send(w, func(a kvstore.Answer) { answers <- a }); err != nil {
@@ -259,26 +259,26 @@ func (l *Locker) write(w kvstore.Write) (uint64, error) {
 	return a.Revision, a.Err
 }
 
-// Delay makes the bucket slow: from now on it stores each record for the locks with this name d
-// later, and only then answers. Grants and renewals take d or a little longer, for all clients
-// except that of [Locker.Hold]. A lock whose validity ends before a renewal is confirmed is lost.
-// A release takes no time. A d that is not positive ends the delay, except for writes already on
-// their way.
+// Delay makes the bucket slow: it stores later records for the locks with this name only after d,
+// and only then responds. Grants and renewals take d or a little longer, for all clients except
+// that of [Locker.Hold]. A lock whose validity ends before a renewal is confirmed is lost.
+// Releases are not delayed. A d that is not positive ends the delay, except for writes that are
+// already under way.
 func (l *Locker) Delay(name string, d time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.delays[name] = d
 }
 
-// Fail makes all requests fail with err from now on, as if there were no server, until it is
-// called with nil. It affects all clients except that of [Locker.Hold]. With
-// natslock.ErrUnavailable the clients act as in an outage: a Lock waits, a TryLock gives up after
-// at most 5 s, and held locks end with their validity. With any other error an acquire returns at
-// once, and its error matches err.
+// Fail makes all requests fail with err, as if there were no server, until it is called with nil.
+// It affects all clients except that of [Locker.Hold]. With natslock.ErrUnavailable, the clients
+// act as in an outage: a Lock waits, a TryLock gives up after at most 5 s, and held locks end
+// with their validity. With any other error, an acquire fails immediately with an error that
+// matches err.
 func (l *Locker) Fail(err error) { l.outage(func() { l.failure = err }) }
 
-// Inspect returns the state of a lock, as admin.Admin.Inspect does: the holder, the
-// readers and the queue. Faults do not affect it. It panics if the name is invalid.
+// Inspect returns a lock's state, as admin.Admin.Inspect does: the holder, the readers and the
+// queue. Faults do not affect it. It panics if the name is invalid.
 func (l *Locker) Inspect(kind admin.Kind, name string) admin.Info {
 	info, err := admin.New(l.other).Inspect(context.Background(), kind, name)
 	if err != nil {

@@ -10,12 +10,12 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// TestLocker tests that a natslock.Locker for exclusive locks keeps the contract of
-// natslock.Client. It calls open for each subtest to get a Locker without locks. The suite
+// TestLocker checks that a natslock.Locker for exclusive locks keeps the contract of
+// natslock.Client. For each subtest, it calls open to get a Locker without locks. The suite
 // takes about three seconds, and cannot run inside a synctest bubble.
 //
-// It tests the order of the queue if the Locker has a method Waiting(name string) int,
-// like [Locker], or Stats() natslock.Stats, like natslock.Client.
+// It checks the order of the queue only if the Locker has a method Waiting(name string)
+// int, like [Locker], or Stats() natslock.Stats, like natslock.Client.
 func TestLocker(t *testing.T, open func(t *testing.T) natslock.Locker) {
 	t.Helper()
 	common(t, open)
@@ -51,7 +51,7 @@ func TestRLocker(t *testing.T, open func(t *testing.T) (reader, writer natslock.
 	})
 }
 
-// common tests the part of the contract that every Locker keeps.
+// common tests the part of the contract that all Lockers keep.
 func common(t *testing.T, open func(t *testing.T) natslock.Locker) {
 	run(t, open, map[string]func(*trial){
 		"grant":          (*trial).grant,
@@ -82,7 +82,7 @@ type trial struct {
 	locks natslock.Locker
 }
 
-// lock takes a free lock.
+// lock acquires a free lock.
 func (t *trial) lock(name string, opts ...natslock.LockOption) *natslock.Lock {
 	t.Helper()
 	l, err := t.locks.Lock(t.Context(), name, append(opts, natslock.MaxWait(patience))...)
@@ -99,7 +99,7 @@ func (t *trial) release(l *natslock.Lock) {
 	}
 }
 
-// matches requires that an error matches all of targets.
+// matches requires that err matches all targets.
 func (t *trial) matches(what string, err error, targets ...error) {
 	t.Helper()
 	for _, target := range targets {
@@ -283,7 +283,7 @@ func (t *trial) ended() {
 	t.free("ended")
 }
 
-// leases tests three leases concurrently, some of which end.
+// leases tests three concurrent leases, two of which end.
 func (t *trial) leases() {
 	renewed := t.lock("renewed", natslock.TTL(6*time.Second))
 	before := time.Now().Add(renewed.Remaining())

@@ -27,7 +27,7 @@ type taken struct {
 	err error
 }
 
-// locking takes a lock on a new goroutine.
+// locking acquires a lock on a new goroutine.
 func (t *trial) locking(ctx context.Context, name string, opts ...natslock.LockOption) <-chan taken {
 	ch := make(chan taken, 1)
 	go func() {
@@ -140,7 +140,7 @@ func (t *trial) exclusion() {
 		wg.Go(func() {
 			for range times {
 				if err := t.locks.Do(t.Context(), "exclusion", func(_ context.Context, l *natslock.Lock) error {
-					if inside++; inside != 1 { // no mutex, because the lock has to be one
+					if inside++; inside != 1 { // needs no mutex, because the lock has to act as one
 						t.Errorf("%d hold the lock", inside)
 					}
 					if l.Token() <= last {
@@ -164,7 +164,7 @@ func both(reader, writer *trial) {
 	_, err := writer.locks.TryLock(writer.Context(), "both")
 	writer.matches("TryLock beside readers", err, natslock.ErrLocked)
 	waits := writer.locking(writer.Context(), "both")
-	for { // until the writer waits, which keeps later readers out
+	for { // until the writer waits, because a waiting writer keeps later readers out
 		l, err := reader.locks.TryLock(reader.Context(), "both")
 		if err != nil {
 			reader.matches("TryLock behind a writer", err, natslock.ErrLocked)

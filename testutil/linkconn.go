@@ -34,7 +34,7 @@ type linkConn struct {
 
 	// Guarded by link.mu:
 	in      []byte // from the server, not read yet
-	inErr   error  // why no bytes will follow those in in
+	inErr   error  // why no more bytes will arrive
 	out     []byte // to the server, held back
 	closing bool   // closed by the client, or reset
 	wasCut  bool

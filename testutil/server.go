@@ -52,15 +52,15 @@ func WithConfig(set func(*server.Options)) ServerOption {
 	return func(c *config) { c.set = append(c.set, set) }
 }
 
-// WithConfigText reads users, permissions, accounts and anything else that a NATS
-// configuration file can contain from text. The address, port, JetStream and store
-// directory are still set by this package.
+// WithConfigText configures the server with the text of a NATS configuration file,
+// which may set users, permissions, accounts and anything else. The address, port,
+// JetStream and store directory are still set by this package.
 func WithConfigText(text string) ServerOption {
 	return func(c *config) { c.text = text }
 }
 
-// WithoutJetStream starts the server without JetStream. A client sees such a server if
-// it is pointed at the wrong one.
+// WithoutJetStream starts the server without JetStream, to show what a client sees when
+// it is pointed at the wrong server.
 func WithoutJetStream() ServerOption {
 	return func(c *config) { c.jetStream = false }
 }
