@@ -129,8 +129,8 @@ func (l *Locker) add(kv kvstore.KV, opts []natslock.Option) *natslock.Client {
 	return c
 }
 
-// Client returns the client behind the Locker's own methods, for code that needs a
-// client, for package rwlock, and for calls that a Locker does not have.
+// Client returns the client behind the Locker's own methods. Use it for package rwlock, for other
+// code that needs a client, and for calls that a Locker does not have.
 func (l *Locker) Client() *natslock.Client { return l.client }
 
 // Close closes all clients without waiting for locks that are still held. The contexts of those
