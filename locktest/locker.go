@@ -259,11 +259,11 @@ func (l *Locker) write(w kvstore.Write) (uint64, error) {
 	return a.Revision, a.Err
 }
 
-// Delay makes the bucket slow: it stores later records for the locks with this name only after d,
-// and only then responds. Grants and renewals take d or a little longer, for all clients except
-// that of [Locker.Hold]. A lock whose validity ends before a renewal is confirmed is lost.
-// Releases are not delayed. A d that is not positive ends the delay, except for writes that are
-// already under way.
+// Delay makes the bucket slow: from now on, it stores each record for the locks with this name
+// only after d, and responds only then. Grants and renewals take d or a little longer, for all
+// clients except that of [Locker.Hold]. A lock whose validity ends before a renewal is confirmed
+// is lost. Releases are not delayed. A d that is not positive ends the delay, except for writes
+// that are already under way.
 func (l *Locker) Delay(name string, d time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

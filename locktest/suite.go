@@ -51,7 +51,7 @@ func TestRLocker(t *testing.T, open func(t *testing.T) (reader, writer natslock.
 	})
 }
 
-// common tests the part of the contract that all Lockers keep.
+// common tests the part of the contract that applies to all Lockers.
 func common(t *testing.T, open func(t *testing.T) natslock.Locker) {
 	run(t, open, map[string]func(*trial){
 		"grant":          (*trial).grant,

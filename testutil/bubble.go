@@ -21,8 +21,8 @@ var bubbleBegins = time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
 // Bubble runs fn in a testing/synctest bubble with a real JetStream server. Time in the
 // bubble is fake, and starts at the beginning of 2026. It stands still while any
 // goroutine can run, and jumps to the next timer when none can. This includes the
-// server's timers, and therefore TTLs. Each timer costs real time: a day takes about 2
-// s with only the server, 3 s with an idle client, and 20 s with one held lock.
+// server's timers, and therefore TTLs. Each timer costs real time: a day takes about
+// 2 s with only the server, 3 s with an idle client, and 20 s with one held lock.
 // Goroutines that can run at the same instant run concurrently in any order, so two
 // runs of a test differ even in a bubble.
 //

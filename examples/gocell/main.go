@@ -4,8 +4,8 @@
 //
 //   - The interface below has one method, and so does the adapter. An acquire returns a
 //     child of the caller's context, with its values and deadline, that ends with the lock.
-//   - The cause of that end is the release, a loss, the end of the parent, or the close of
-//     the client.
+//   - The cause of that context tells apart a release, a loss, the end of the parent, and
+//     the close of the client.
 //   - One goroutine renews all locks of a client. It starts with the first lock, and ends a
 //     second after the last one.
 //   - A renewal without a reply is repeated until the validity ends, with no limit on

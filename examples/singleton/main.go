@@ -1,6 +1,6 @@
-// Command singleton is a worker of which only one is active at a time, no matter how many
-// run. An election chooses the active worker. It numbers the orders in a stream, and the
-// server refuses writes from a stale worker.
+// Command singleton is a worker of which only one instance is active at a time, no matter
+// how many run. An election chooses the active worker. It numbers the orders in a stream,
+// and the server refuses writes from a stale worker.
 //
 // Stop the active worker, as if its machine were suspended. Its term ends, and the next
 // worker takes over. When the first worker wakes up, it does not yet know that its term is
