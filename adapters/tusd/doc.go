@@ -24,7 +24,7 @@
 // ERR_UPLOAD_INTERRUPTED, and tusd stores the bytes that have arrived. Another server can get the
 // lock a tenth of the TTL later, or 1 s later if the TTL is above 10 s, so tusd has that long to
 // stop reading. A store that keeps writing for longer may write concurrently with the next
-// request, and cannot detect that, because tusd passes no fencing token to its stores.
+// request. It cannot refuse such writes, because tusd passes no fencing token to its stores.
 //
 // Tusd stops uploads but not downloads, and it may ignore a requestUnlock that arrives before it
 // has begun to read the body.

@@ -87,7 +87,7 @@ type Hub struct {
 	about About
 	done  chan struct{}
 
-	changing sync.Mutex // guards changed, and nothing else happens under it
+	changing sync.Mutex // guards changed and nothing else
 	changed  map[mirror.ID]struct{}
 
 	mu      sync.Mutex
