@@ -170,7 +170,7 @@ func (l *Link) Dial(network, address string) (net.Conn, error) {
 	return c, nil
 }
 
-// refuses returns the reason why no connection can be made, or nil. l.mu must be held.
+// refuses returns why no connection can be made, or nil if one can. l.mu must be held.
 func (l *Link) refuses() error {
 	switch {
 	case l.cut, l.closed:

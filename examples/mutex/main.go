@@ -1,4 +1,4 @@
-// Command mutex increments a number that many processes share, under a lock. The record
+// Command mutex increments, under a lock, a number that many processes share. The record
 // keeps the fencing token of its last writer, and a writer with a lower token is refused,
 // so a process that was suspended and lost the lock without noticing does no harm.
 //

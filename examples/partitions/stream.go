@@ -19,8 +19,8 @@ import (
 const partitions = 8
 
 // streams creates the two streams. The server stores an event published to events.<key> under
-// events.<partition>.<key>. The results need a separate stream, because a stream that renames
-// messages cannot keep their fence.
+// events.<partition>.<key>. The results need a separate stream, because a fence does not work in a
+// stream that renames messages.
 func streams(ctx context.Context, js jetstream.JetStream) error {
 	for _, c := range []jetstream.StreamConfig{
 		{Name: "EVENTS", Subjects: []string{"events.*"}, SubjectTransform: &jetstream.SubjectTransformConfig{

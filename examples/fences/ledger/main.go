@@ -1,6 +1,6 @@
-// Command ledger increments an account in a SQL database that several processes share,
-// under a lock. A row keeps the fencing token of its last writer, and each statement that
-// changes the row compares tokens.
+// Command ledger increments, under a lock, an account in a SQL database that several
+// processes share. A row keeps the fencing token of its last writer, and each statement
+// that changes the row compares tokens.
 //
 // Stop a running process, as if its machine were suspended. Its lease ends, and the next
 // process takes over. When the first process wakes up, the database refuses its write:
