@@ -1,5 +1,5 @@
-// Package election elects one leader among the processes that campaign under a name. It uses
-// the bucket, leases and errors of a [natslock.Client].
+// Package election elects a leader among the processes that campaign under the same name. It
+// shares the bucket, leases and errors of a [natslock.Client].
 //
 // # Usage
 //
@@ -8,26 +8,26 @@
 //		return schedule(ctx, t.Token()) // ctx ends when the term does
 //	})
 //
-// [Election.Run] campaigns, leads and campaigns again until ctx ends. For a single term use
-// [Election.Campaign]. Any process can look up the leader with [Election.Leader], and follow
-// changes with [Election.Observe]. [Election.IsLeader] does no I/O.
+// [Election.Run] campaigns, leads and campaigns again until ctx ends. [Election.Campaign] wins a
+// single term. Any process can look up the leader with [Election.Leader] or follow changes with
+// [Election.Observe]. [Election.IsLeader] reports whether this process leads, without any I/O.
 //
 // # What it promises
 //
-// An election is a mutex of the same name. Its holder is the leader, and its metadata carry the
-// leader's value. At most one leader is inside its validity, and each term has a higher fencing
-// token than all earlier ones. The context of a term ends before the server lets the next
-// leader in. When a leader crashes, the candidate that asked first takes over within the TTL
-// and half a second. lockctl and [admin.Admin] work on an election by its name, and breaking
-// the leader's claim ends its term.
+// An election is a mutex of the same name: whoever holds it leads, and its metadata contains the
+// leader's value. At most one leader is within its validity at any time, and each term has a
+// higher fencing token than all terms before it. A term's context ends before the server admits
+// the next leader. If a leader crashes, the candidate that has waited longest takes over within
+// the TTL plus half a second. lockctl and [admin.Admin] find an election by its name, and
+// breaking the leader's claim ends its term.
 //
 // # What it does not promise
 //
-// The library cannot stop work. A process that is paused past its validity learns of the loss
-// when it wakes up. Pass [Term.Token] to the resource that the leader changes: a resource that
-// refuses lower tokens is safe even then.
+// The library cannot stop your code. A process that is paused past its validity learns only on
+// waking that it has lost the term. Pass [Term.Token] to the resource that the leader modifies: a
+// resource that rejects lower tokens is safe even then.
 //
-// An observer can lag: up to five seconds after a lost notification, and for as long as it
+// An observer can lag by up to five seconds if a notification is lost, and for as long as it
 // cannot reach the server.
 package election
 
@@ -45,33 +45,34 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// MaxValue limits the bytes of a leader's value.
+// MaxValue is the maximum size of a leader's value in bytes.
 const MaxValue = 4 << 10
 
-// ErrNoLeader means that there is currently no leader.
+// ErrNoLeader means that no one currently leads.
 var ErrNoLeader = errors.New("no leader")
 
 var inside = bridge.Admin[*natslock.Client, *admin.Holder, admin.Info, admin.Event]()
 
-// Election is a named election. Create it with [New]. Methods of a zero Election return an
-// error that matches [natslock.ErrInvalid], or zero values. It is safe for concurrent use.
+// Election lets a process campaign in a named election and observe it. Create one with [New]. It
+// is safe for concurrent use. The methods of a zero Election return zero values, or an error that
+// matches [natslock.ErrInvalid].
 type Election struct {
 	c        *natslock.Client
 	name     string
-	err      error // of the options
+	err      error // an invalid client or option
 	value    []byte
 	opts     []natslock.LockOption
 	onChange func(Leader)
-	term     atomic.Pointer[Term] // the latest one in this process
+	term     atomic.Pointer[Term] // the latest term won through this Election
 }
 
 // Option configures an [Election].
 type Option func(*Election) error
 
-// Value sets the leader's value, for example an address, which its record shows from the
-// beginning of each term. [Term.Proclaim] replaces it for the rest of a term. If it has more
-// than [MaxValue] bytes, the methods of the Election return [natslock.ErrInvalid]. Anyone who
-// can read the bucket sees it. By default there is none.
+// Value sets the value, such as an address, that this process publishes from the start of each
+// term it leads. [Term.Proclaim] replaces the value for the rest of a term. Anyone who can read
+// the bucket can see it. By default there is no value. If v has more than [MaxValue] bytes, the
+// Election's methods return [natslock.ErrInvalid].
 func Value(v []byte) Option {
 	v = bytes.Clone(v)
 	return func(e *Election) error {
@@ -87,9 +88,9 @@ func checkValue(v []byte) error {
 	return nil
 }
 
-// TTL sets the TTL of a term, instead of the client's. It has the limits of [natslock.TTL],
-// or a campaign returns [natslock.ErrInvalid]. A leader that crashes leaves a vacancy for at
-// most one TTL and half a second. All candidates should use the same TTL.
+// TTL overrides the client's TTL for this candidate's terms. If a leader crashes, no one leads
+// for at most one TTL plus half a second. All candidates should use the same TTL. If d is outside
+// the limits of [natslock.TTL], campaigns return [natslock.ErrInvalid].
 func TTL(d time.Duration) Option {
 	return func(e *Election) error {
 		e.opts = append(e.opts, natslock.TTL(d))
@@ -97,9 +98,9 @@ func TTL(d time.Duration) Option {
 	}
 }
 
-// Detached makes a term outlast the context of its campaign: the term's context ends only with
-// the term, when the leader resigns, loses its lease or is broken. A service that is being
-// stopped can then finish its current item and still learn of a loss:
+// Detached lets a term outlive the context of its campaign. The term's context then ends only
+// when the leader resigns, loses its lease or is broken by an operator, so a service that is
+// shutting down can finish its current item and still notice if it loses the term:
 //
 //	err := e.Run(ctx, func(term context.Context, t *election.Term) error {
 //		for ctx.Err() == nil { // no new item after a SIGTERM
@@ -116,7 +117,7 @@ func TTL(d time.Duration) Option {
 //		return nil // resigns
 //	})
 //
-// The term's context keeps the values of the campaign's.
+// The term's context still carries the values of the campaign's context.
 func Detached() Option {
 	return func(e *Election) error {
 		e.opts = append(e.opts, natslock.Detached())
@@ -124,9 +125,9 @@ func Detached() Option {
 	}
 }
 
-// OnChange makes [Election.Run] call fn with the leader, and again after each change: see
-// [Election.Observe]. The calls are made one at a time, on a goroutine of their own. Run
-// returns only after the last one. A nil fn makes the methods of the Election return
+// OnChange makes [Election.Run] call fn with the current leader, and again whenever
+// [Election.Observe] would yield a change. Calls are made one at a time on a separate goroutine,
+// and Run waits for the last one before it returns. If fn is nil, the Election's methods return
 // [natslock.ErrInvalid].
 func OnChange(fn func(Leader)) Option {
 	return func(e *Election) error {
@@ -138,8 +139,8 @@ func OnChange(fn func(Leader)) Option {
 	}
 }
 
-// New returns the election called name. It does no I/O, and the Election does not need to be
-// closed. An invalid option or client is reported by the methods that return errors.
+// New returns the election with the given name. It does no I/O, and the Election does not need to
+// be closed. Methods that return an error report an invalid client or option.
 func New(c *natslock.Client, name string, opts ...Option) *Election {
 	e := &Election{c: c, name: name}
 	if c == nil {
@@ -157,8 +158,8 @@ func New(c *natslock.Client, name string, opts ...Option) *Election {
 	return e
 }
 
-// ready refuses an election that was not made by New, one with an invalid client or option, and a
-// nil context.
+// ready returns an error if e did not come from New, if its client or an option is invalid, or if
+// ctx is nil.
 func (e *Election) ready(ctx context.Context) error {
 	switch {
 	case e == nil || e.c == nil && e.err == nil:
@@ -171,16 +172,17 @@ func (e *Election) ready(ctx context.Context) error {
 	return nil
 }
 
-// Campaign waits in the queue of candidates, and through outages, until this candidate leads,
-// and returns its term.
+// Campaign queues until this candidate becomes the leader, riding out any outages, and returns
+// its term.
 //
-// ctx is also the parent of the term's context: when ctx ends, so does the work, unless
-// [Detached] is given. The leader keeps the others out until it resigns. An Election holds on
-// to its term, which ends when the leader resigns or loses its lease, or when the Election is
-// dropped. If an Election that leads campaigns again, it waits for the end of its own term.
+// ctx is also the parent of the term's context, so when ctx ends, so does the work, unless the
+// election is [Detached]. The leader keeps everyone else out until it resigns. Because the
+// Election refers to its latest term, dropping the [Term] does not end it: the term lasts until
+// the leader resigns or loses its lease, or until the Election is dropped too. An Election that
+// campaigns while it leads waits for its own term to end.
 //
-// Errors are those of [natslock.Client.Lock]. An outage ([natslock.ErrUnavailable]) may pass,
-// so [Election.Run] campaigns again after one.
+// Errors are those of [natslock.Client.Lock]. Because an outage ([natslock.ErrUnavailable]) may
+// be temporary, [Election.Run] campaigns again after one.
 func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 	if err := e.ready(ctx); err != nil {
 		return nil, err
@@ -202,10 +204,10 @@ func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 	}
 }
 
-// IsLeader reports whether a term of this Election is inside its validity and its context
-// has not ended. It also returns the term's fencing token. It reads the clock and does no
-// I/O. The answer can change before the caller acts on it, so pass the token to the
-// resource that the leader changes.
+// IsLeader reports whether this Election has a term that is within its validity and whose context
+// has not ended, and returns that term's fencing token. It consults the clock but does no I/O.
+// The result may be out of date by the time the caller acts on it, so pass the token to the
+// resource that the leader modifies.
 func (e *Election) IsLeader() (token uint64, ok bool) {
 	if e == nil {
 		return 0, false
@@ -217,18 +219,18 @@ func (e *Election) IsLeader() (token uint64, ok bool) {
 	return t.Token(), true
 }
 
-// Leader describes a leader as its record shows it. The zero value is a vacancy.
+// Leader describes a leader, as recorded in the bucket. The zero Leader means that no one leads.
 type Leader struct {
-	// Token is the fencing token of the term. It is 0 if no one leads.
+	// Token is the term's fencing token, or 0 if no one leads.
 	Token uint64
-	// ID names the leader's claim: see [natslock.Holder].
+	// ID identifies the leader's claim: see [natslock.Holder].
 	ID string
 	// Owner is the name of the leader's client: see [natslock.WithOwner].
 	Owner string
-	// Host and PID name the leader's process.
+	// Host and PID identify the leader's process.
 	Host string
 	PID  int
-	// Since is the beginning of the term by the leader's clock.
+	// Since is when the term began, according to the leader's clock.
 	Since time.Time
 	// Value is the leader's value: see [Value] and [Term.Proclaim].
 	Value []byte
@@ -241,7 +243,7 @@ func (l Leader) equal(to Leader) bool {
 	return l.Token == to.Token && l.ID == to.ID && bytes.Equal(l.Value, to.Value)
 }
 
-// valueKey is the metadata key of a leader's value.
+// valueKey is the metadata key of the leader's value.
 const valueKey = "value"
 
 func metaOf(value []byte) map[string]string {
@@ -251,10 +253,10 @@ func metaOf(value []byte) map[string]string {
 	return map[string]string{valueKey: string(value)}
 }
 
-// leaderOf returns the leader that a record shows. A leader that an operator has deposed no
-// longer leads, although its record still keeps the next one out. Neither does one that does
-// not renew its record: it has handed the mutex over, or left it for the rest of a minimum
-// hold.
+// leaderOf returns the leader that h describes, or the zero Leader if h no longer leads. After an
+// operator has broken its claim, a leader is deposed even though its record still keeps the next
+// one out. A holder that does not renew its record is no leader either: it has handed the mutex
+// over, or unlocked it before the end of a minimum hold.
 func leaderOf(h *admin.Holder) Leader {
 	if h == nil || h.Overdue || h.Broken != nil || h.Fixed { //safety:leader-deposed
 		return Leader{}
@@ -266,12 +268,12 @@ func leaderOf(h *admin.Holder) Leader {
 	return l
 }
 
-// Leader reads the leader from the server. The answer reflects every change that the server
-// acknowledged before the call. If a goroutine takes over from another goroutine of its
-// client, the answer shows that within 100 ms.
+// Leader reads the current leader from the server. The result reflects every change that the
+// server acknowledged before the call, although it can take 100 ms to show that one goroutine has
+// taken over from another goroutine of the same client.
 //
-// The error matches [ErrNoLeader] if no one leads, including when an operator has
-// broken the leader's claim. Other errors are those of [admin.Admin.Inspect].
+// If no one leads, including because an operator has broken the leader's claim, the error matches
+// [ErrNoLeader]. Other errors are those of [admin.Admin.Inspect].
 func (e *Election) Leader(ctx context.Context) (Leader, error) {
 	if err := e.ready(ctx); err != nil {
 		return Leader{}, err
@@ -286,7 +288,8 @@ func (e *Election) Leader(ctx context.Context) (Leader, error) {
 	return l, nil
 }
 
-// read reads the leader. Changes up to the returned revision are no newer than the result.
+// read reads the current leader from the server. The result reflects at least all changes up to
+// the returned revision.
 func (e *Election) read(ctx context.Context) (Leader, uint64, error) {
 	h, revision, err := inside.Holder(ctx, e.c, e.name)
 	return leaderOf(h), revision, err

@@ -12,39 +12,39 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// refreshAfter is the time without news after which an observer reads the leader, in case a
-// notification was lost.
+// refreshAfter is how long an observer goes without news before it reads the leader again, in
+// case a notification was lost.
 const refreshAfter = 4 * time.Second
 
-// readEvery limits the time between two reads by an observer. Renewals by the leader postpone
-// the next read, but may be forged.
+// readEvery is the maximum interval between an observer's reads. The leader's renewals postpone
+// the next read, but they may be forged, so they cannot postpone it any further.
 const readEvery = time.Minute
 
-// An observer slows down under a flood of forged notifications: after fruitless reads in
-// a row without news, it reads again only when floodPause has passed.
+// Forged notifications must not make an observer read in a tight loop. After fruitless reads in a
+// row that found nothing new, it waits until floodPause has passed since the last one.
 const (
 	fruitless  = 4
 	floodPause = 50 * time.Millisecond
 )
 
-// settleAfter is the delay after the end of a lease before an observer reads again if the record
-// was still there: by then it has been removed or is overdue.
+// settleAfter is how long after the end of a lease an observer reads again, in case the first
+// read still found the record. By then the record has been removed or is overdue.
 const settleAfter = 500 * time.Millisecond
 
-// Observe yields the leader and then each change until ctx ends: another leader, another value,
-// and each vacancy as a zero [Leader]. It costs one subscription, a request every 10 s, a read
-// for each change, and a read after 4 s without a notification. On a bucket with replicas a read
-// takes two requests.
+// Observe yields the current leader and then each change until ctx ends: a new leader, a new
+// value, or a vacancy, which is a zero [Leader]. It costs one subscription, a request every 10 s,
+// a read for each change, and a read whenever 4 s pass without a notification. On a replicated
+// bucket a read takes two requests.
 //
-// A notification can be forged, so Observe yields only what it has read. It is correct within
-// two round trips of a notification, within five seconds of a lost one, and within a minute if a
-// user forges renewals. It may miss a leader that led for less time than that, and always yields
-// a vacancy between two leaders. While the server does not answer, Observe yields nothing.
-// Afterwards it yields the state after the outage. It continues if the bucket is re-created.
+// Because notifications can be forged, Observe yields only what it has read from the server. It
+// is up to date within two round trips of a notification, within five seconds if one is lost, and
+// within a minute if a user forges renewals. It may miss a leader whose term was shorter than
+// that, but always yields a vacancy between two leaders. During an outage Observe yields nothing.
+// Afterwards it yields the current state. It continues if the bucket is re-created.
 //
 // The sequence ends without an error when ctx ends or the caller stops. Otherwise the error
-// matches [natslock.ErrUnavailable] and nats.ErrConnectionClosed if the connection was closed
-// for good, or [natslock.ErrClosed], [natslock.ErrPermission] or [natslock.ErrInvalid].
+// matches [natslock.ErrUnavailable] and nats.ErrConnectionClosed if the connection was closed for
+// good, or [natslock.ErrClosed], [natslock.ErrPermission] or [natslock.ErrInvalid].
 func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 	return func(yield func(Leader, error) bool) {
 		if err := e.ready(ctx); err != nil {
@@ -103,7 +103,7 @@ func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 			switch got {
 			case stale:
 				continue
-			case same: // it may be forged, too
+			case same: // may be forged too, so do not rely on it for longer than readEvery
 				pause = min(pause, time.Until(readAt.Add(readEvery)))
 			}
 			timer.Reset(pause)
@@ -116,8 +116,8 @@ func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 	}
 }
 
-// follow forwards changes to the leader's record. When a watch ends, it sends an event with no
-// type and starts another watch.
+// follow forwards changes to the leader's record. When a watch ends, it sends an event without a
+// type and starts a new watch.
 func (e *Election) follow(ctx context.Context, events chan<- admin.Event) {
 	for failed := 0; ; {
 		for ev, err := range inside.WatchHolder(ctx, e.c, e.name) {
@@ -137,30 +137,30 @@ func (e *Election) follow(ctx context.Context, events chan<- admin.Event) {
 	}
 }
 
-// observer is what one Observe knows about the leader.
+// observer is the state of one Observe call.
 type observer struct {
 	leader   Leader
-	revision uint64 // changes up to this revision are no newer than the last read
-	known    bool   // the leader was read
+	revision uint64 // the last read reflects all changes up to this revision
+	known    bool   // the leader has been read
 	yielded  Leader
-	any      bool // a leader was yielded
+	any      bool // a leader or a vacancy has been yielded
 }
 
-// news is the meaning of a notification for an observer.
+// news is what a notification means to an observer.
 type news int
 
 const (
-	// stale: the notification says nothing new.
+	// stale means that the notification is older than the last read.
 	stale news = iota
-	// same: the notification shows the leader that was read last.
+	// same means that the notification shows the leader that was last read.
 	same
-	// doubt: only a read can show the state.
+	// doubt means that the observer has to read the leader to find out.
 	doubt
 )
 
-// notified handles a notification of a change to the leader's record. Notifications can be lost
-// or forged, so the observer reads the record before it believes news. It takes nothing else from
-// a notification, not even how recent the last one was.
+// notified classifies a notification about the leader's record. Because notifications can be lost
+// or forged, they never update what the observer knows, not even the revision. All they can do is
+// prompt it to read the record.
 func (o *observer) notified(ev admin.Event) news {
 	if !o.known {
 		return doubt
@@ -180,8 +180,8 @@ func (o *observer) notified(ev admin.Event) news {
 	return doubt
 }
 
-// next returns the leader to yield. A record with another id belongs to another claim:
-// the previous one had ended, and no one led in between.
+// next returns the leader to yield. Leaders with different IDs come from different claims: the
+// first claim ended before the second began, so next returns a vacancy in between.
 func (o *observer) next() Leader {
 	if o.any && !o.yielded.Vacant() && !o.leader.Vacant() && o.yielded.ID != o.leader.ID {
 		return Leader{}
@@ -189,7 +189,7 @@ func (o *observer) next() Leader {
 	return o.leader
 }
 
-// change returns the leader to yield next, if it differs from the last one yielded.
+// change returns the leader to yield next, and false if that leader was the last one yielded.
 func (o *observer) change() (l Leader, changed bool) {
 	if !o.known || o.any && o.leader.equal(o.yielded) {
 		return Leader{}, false
@@ -198,8 +198,9 @@ func (o *observer) change() (l Leader, changed bool) {
 	return o.yielded, true
 }
 
-// report calls OnChange until stop, which waits for the last call. The returned ctx
-// ends with parent, or with the error that ends the calls.
+// report calls the OnChange function for each change until stop is called. stop waits for the
+// last call to return. The returned context ends with parent, or earlier if Observe fails, with
+// its error as the cause.
 func (e *Election) report(parent context.Context) (ctx context.Context, stop func()) {
 	if e.onChange == nil {
 		return parent, func() {}

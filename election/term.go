@@ -12,30 +12,30 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// Term is a period in which a candidate leads. It comes from [Election.Campaign] or
-// [Election.Run]. A zero Term is like a zero [natslock.Lock]: it leads nothing. A Term is safe
-// for concurrent use.
+// Term is a period during which a candidate leads, as won by [Election.Campaign] or
+// [Election.Run]. It is safe for concurrent use. A zero Term behaves like a zero [natslock.Lock]:
+// it leads nothing.
 type Term struct {
 	lock *natslock.Lock
 }
 
-// Token returns the fencing token of the term. Tokens rise with every term: see
+// Token returns the term's fencing token, which is higher than that of every earlier term: see
 // [natslock.Lock.Token].
 func (t *Term) Token() uint64 { return t.held().Token() }
 
-// Context returns a child of the campaign's context. It ends when the term ends, before
-// the server lets the next leader in, or when its parent ends. context.Cause returns the
-// reason: see [natslock.Lock.Context].
+// Context returns the term's context, a child of the campaign's context. It ends when its parent
+// does or when the term does, which is before the server admits the next leader. context.Cause
+// returns the reason: see [natslock.Lock.Context].
 func (t *Term) Context() context.Context { return t.held().Context() }
 
-// Err returns nil while the term lasts, and then the cause of its context.
+// Err returns nil during the term, and the cause of the term's context afterwards.
 func (t *Term) Err() error { return t.held().Err() }
 
-// Remaining returns what is left of the term's validity, or 0 once the term has ended: see
+// Remaining returns how much of the term's validity is left, or 0 once the term has ended: see
 // [natslock.Lock.Remaining].
 func (t *Term) Remaining() time.Duration { return t.held().Remaining() }
 
-// held returns the lock, or nil for a Term not made by a campaign.
+// held returns the term's lock, or nil for a Term that did not come from a campaign.
 func (t *Term) held() *natslock.Lock {
 	if t == nil {
 		return nil
@@ -43,14 +43,13 @@ func (t *Term) held() *natslock.Lock {
 	return t.lock
 }
 
-// Proclaim replaces the leader's value for the rest of the term. It returns nil once the
-// server has stored it: then [Election.Leader] returns it, and observers are notified.
-// The next term begins again with the [Value] of its own Election.
+// Proclaim replaces the leader's value for the rest of the term. Once it has returned nil, the
+// server has stored the value: [Election.Leader] returns it, and observers are notified. The next
+// term starts with the [Value] of its own Election again.
 //
-// If the value has more than [MaxValue] bytes, the error matches [natslock.ErrInvalid], and
-// nothing was sent. If the term has ended, the error is the cause. If ctx ends first, the
-// outcome is unknown, and the leader's next renewal stores the value in any case: see
-// [natslock.Lock.SetMeta].
+// If value has more than [MaxValue] bytes, the error matches [natslock.ErrInvalid], and nothing
+// was sent. If the term has ended, the error matches the cause. If ctx ends first, the outcome is
+// unknown, but the leader's next renewal stores the value anyway: see [natslock.Lock.SetMeta].
 func (t *Term) Proclaim(ctx context.Context, value []byte) error {
 	if err := checkValue(value); err != nil {
 		return fmt.Errorf("proclaim: %w", err)
@@ -61,13 +60,14 @@ func (t *Term) Proclaim(ctx context.Context, value []byte) error {
 	return nil
 }
 
-// Resign ends the term and its context, and hands over to the candidate that has waited
-// longest. It takes one round trip. If the candidate campaigns again, it queues behind all
-// others. Further calls return the result of the first.
+// Resign ends the term and its context, and hands over to the candidate that has waited longest.
+// It takes one round trip. A candidate that campaigns again after resigning joins the back of the
+// queue. Further calls return the result of the first.
 //
-// It returns nil if the term was valid until the call. Otherwise its errors are those of
-// [natslock.Lock.Unlock]: if one matches [natslock.ErrLost], another candidate may have
-// led before the call. Like Unlock, Resign ignores a ctx that has already ended.
+// Resign returns nil if the term was valid until the call and the server has confirmed the
+// resignation. Otherwise its errors are those of [natslock.Lock.Unlock]: if one matches
+// [natslock.ErrLost], another candidate may have led before the call. Like Unlock, Resign works
+// even if ctx has already ended.
 func (t *Term) Resign(ctx context.Context) error {
 	if err := t.held().Unlock(ctx); err != nil {
 		return fmt.Errorf("resign: %w", err)
@@ -75,22 +75,23 @@ func (t *Term) Resign(ctx context.Context) error {
 	return nil
 }
 
-// Run campaigns, calls lead for each term, and campaigns again, until ctx ends. lead's context
-// ends when the term does, and the term ends when lead returns or panics. lead must return when
-// its context ends: until then this candidate does not campaign. Run continues after a lost
-// term, through outages and restarts of the server, and in a bucket that was deleted and
-// re-created. A term ends with ctx or, with [Detached], when lead returns.
+// Run campaigns, calls lead for each term it wins, and campaigns again, until ctx ends. lead's
+// context ends when the term does, and the term ends when lead returns or panics. lead must
+// return when its context ends, because this candidate does not campaign again until it has. When
+// ctx ends, so does the current term, or with [Detached] as soon as lead returns. Run survives
+// lost terms, outages, server restarts, and a bucket that is deleted and re-created.
 //
-// If lead returns within 10 s, Run pauses before it campaigns again: at most 100 ms at first,
-// and up to 10 s if that repeats. There is no pause after a lost term. The client's logger
-// gets a warning for each error of lead other than the end of the term's context.
+// If lead returns within 10 s, Run pauses before it campaigns again: at most 100 ms at first, and
+// up to 10 s if that keeps happening. It does not pause after a lost term. The client's logger
+// gets a warning for each error that lead returns, unless the error merely reports the end of the
+// term's context.
 //
-// Run always returns an error, joined with the last error of lead if that called for a
-// warning. It matches ctx's error and cause if ctx has ended, [natslock.ErrUnavailable] and
-// nats.ErrConnectionClosed if the connection was closed for good, and [natslock.ErrClosed],
-// [natslock.ErrPermission] or [natslock.ErrInvalid] if another campaign would fail in the same
-// way or [OnChange] cannot continue. When Run returns, this candidate has resigned. End ctx
-// before [natslock.Client.Close].
+// Run always returns an error. If ctx has ended, it matches ctx's error and cause. If the
+// connection was closed for good, it matches [natslock.ErrUnavailable] and
+// nats.ErrConnectionClosed. If another campaign would fail in the same way or [OnChange] cannot
+// continue, it matches [natslock.ErrClosed], [natslock.ErrPermission] or [natslock.ErrInvalid].
+// The last error of lead is joined to it if it was worth a warning. By the time Run returns, this
+// candidate has resigned. Cancel ctx before calling [natslock.Client.Close].
 func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, t *Term) error) error {
 	if err := e.ready(ctx); err != nil {
 		return err
@@ -139,8 +140,9 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, t *Te
 	}
 }
 
-// serve leads for a term, and resigns. It returns how long lead ran, whether the term was lost
-// before the resignation, and lead's error unless that is the end of the term's context.
+// serve leads for one term and then resigns. It returns how long lead ran, whether the term was
+// lost before serve resigned, and lead's error unless that merely reports the end of the term's
+// context.
 func (t *Term) serve(lead func(context.Context, *Term) error) (ran time.Duration, lost bool, err error) {
 	ctx, begun := t.Context(), time.Now()
 	defer func() {
@@ -149,7 +151,7 @@ func (t *Term) serve(lead func(context.Context, *Term) error) (ran time.Duration
 			err = nil
 		}
 		lost = errors.Is(t.lock.Err(), natslock.ErrLost)
-		_ = t.Resign(ctx) // if it fails, the next candidate waits for the TTL at most
+		_ = t.Resign(ctx) // on failure, the next candidate waits at most one TTL
 	}()
 	if ctx.Err() == nil {
 		err = lead(ctx, t)
