@@ -1,7 +1,7 @@
-// Package partition divides a fixed number of partitions (subjects, shards, tenants, jobs)
-// among workers. One live worker owns each partition, each worker owns the same number, give or
-// take one, and few partitions move when a worker joins or leaves. The package uses the bucket,
-// leases and errors of a [natslock.Client].
+// Package partition divides a fixed number of partitions (subjects, shards, tenants, jobs) among
+// workers. Each partition is owned by one live worker, all workers own the same number of
+// partitions, give or take one, and few partitions move when a worker joins or leaves. The
+// package shares the bucket, leases and errors of a [natslock.Client].
 //
 // # Usage
 //
@@ -13,7 +13,7 @@
 //				if err := process(ctx, m, p.Token()); err != nil {
 //					return err
 //				}
-//			case <-p.Leaving(): // another worker is to have it: the item in work is done
+//			case <-p.Leaving(): // the current item is done, and another worker takes over
 //				return nil
 //			case <-ctx.Done(): // lost, or too slow to leave
 //				return context.Cause(ctx)
@@ -23,28 +23,29 @@
 //
 // # How it works
 //
-// A worker is a member by holding the mutex "ingest.member.<id>", and owns a partition by
-// holding "ingest.part.<number>". Once the members have stayed the same for half a second, each
-// worker computes the plan by itself from one list of these locks, and waits for the locks that
-// the plan gives it. The holder of such a lock notices the waiter, reads the list again, and
-// gives way if the partition is no longer its own. There is no leader, and the bucket holds no
-// plan.
+// A worker is a member of the group while it holds the mutex "ingest.member.<id>", and owns a
+// partition while it holds "ingest.part.<number>". Once the members have not changed for half a
+// second, each worker lists these locks, computes the plan by itself, and queues for the locks
+// that the plan assigns to it. The worker that holds such a lock notices the waiter, lists the
+// locks again, and gives up the partition if the plan no longer assigns it to that worker. There
+// is no leader, and the plan is not stored in the bucket.
 //
-// So disagreement about the members costs time, but never exclusion: at most one worker owns a
-// partition inside its validity, and each owner has a higher fencing token than all earlier
-// ones. Pass [Partition.Token] to the resource that the worker changes: a resource that refuses
-// lower tokens is safe from a worker that was paused past its validity.
+// If workers disagree about the members, partitions take longer to move, but exclusion still
+// holds: at most one worker owns a partition within its validity, and each owner has a higher
+// fencing token than all owners before it. Pass [Partition.Token] to the resource that the worker
+// modifies: a resource that rejects lower tokens is safe from a worker that was paused past its
+// validity.
 //
 // # What to expect
 //
-// With n workers of equal weight, each owns p/n partitions, rounded down or up. A worker that
-// joins gets its share from the others, and no partition moves between those. A worker that
-// leaves hands each partition to its next owner. The partitions of a crashed worker have owners
-// again after their TTL and a second.
+// Each of n workers of equal weight owns p/n of the p partitions, rounded down or up. A worker
+// that joins takes its share from the others, and no partition moves between those. A worker that
+// leaves hands each partition to its next owner. The partitions of a crashed worker get new
+// owners after their TTL plus a second.
 //
-// While a partition moves it has no owner: from the time the old owner's function returns until
-// the new owner's is called, a round trip or two later. If the function fails, its worker tries
-// again after a pause. "lockctl partitions" shows a group.
+// A partition that moves has no owner between the moment the old owner's function returns and the
+// moment the new owner's function is called, one or two round trips later. If the function fails,
+// its worker tries again after a pause. "lockctl partitions" shows a group.
 package partition
 
 import (
@@ -62,30 +63,30 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// MaxPartitions is the largest number of partitions in a group.
+// MaxPartitions is the maximum number of partitions in a group.
 const MaxPartitions = 10_000
 
-// maxGroup limits the length of a group's name, which has to leave room in the names of its locks.
+// maxGroup is the maximum length of a group's name, which the names of the group's locks extend.
 const maxGroup = 500
 
-// maxWeight is the largest weight of a worker.
+// maxWeight is the maximum weight of a worker.
 const maxWeight = 1000
 
-// defaultDrain limits how long a function may take to return when its partition is to move.
+// defaultDrain is the drain time without [Drain].
 const defaultDrain = 10 * time.Second
 
-// ErrDrainTime is the cause that ends the context of a function that does not return within the
-// drain time after [Partition.Leaving] was closed: see [Drain].
+// ErrDrainTime is the cause of a partition's context if its function has not returned within the
+// drain time: see [Drain].
 var ErrDrainTime = errors.New("the drain time is over")
 
-// Group is a worker's view of a group, and its place in it. Create it with [New]. Methods of
-// a zero Group return an error that matches [natslock.ErrInvalid], or zero values. It is safe
-// for concurrent use.
+// Group lets a worker join a group and observe it. Create one with [New]. It is safe for
+// concurrent use. The methods of a zero Group return zero values, or an error that matches
+// [natslock.ErrInvalid].
 type Group struct {
 	c       *natslock.Client
 	name    string
 	count   int
-	err     error // of the arguments
+	err     error // an invalid argument of New
 	id      string
 	weight  int
 	drain   time.Duration
@@ -95,18 +96,21 @@ type Group struct {
 
 	mu      sync.Mutex
 	running bool
-	w       *worker // of the Run in progress, or nil
+	w       *worker // the worker of the Run in progress, or nil
 	stats   Stats
 }
 
 // Option configures a [Group].
 type Option func(*Group) error
 
-// ID names the worker, in 1 to 200 bytes. Each worker of a group needs its own ID: a worker
-// whose ID is taken waits until the other worker has left, and reports the wait after a second
-// and then every 30 s with an [EventUnavailable] and a warning. The default is the host's name
-// and a random part. An invalid ID makes the methods of the Group return [natslock.ErrInvalid].
-// Most bytes other than letters and digits take three of the 512 bytes of the lock's name.
+// ID sets the worker's ID, which must be unique within the group. If another worker has the same
+// ID, this one waits until that worker has left, and reports the wait with an [EventUnavailable]
+// and a warning, after a second and then every 30 s. The default ID is the host name followed by
+// a random suffix.
+//
+// An ID has 1 to 200 bytes, or the Group's methods return [natslock.ErrInvalid]. It is part of a
+// lock's name, which may have 512 bytes, and most bytes other than letters and digits take up
+// three of them.
 func ID(id string) Option {
 	return func(g *Group) error {
 		if id == "" || len(id) > 200 {
@@ -117,8 +121,8 @@ func ID(id string) Option {
 	}
 }
 
-// Weight gives the worker n shares instead of 1: a worker of weight 2 owns twice as many
-// partitions as one of weight 1. n must be 1 to 1000, or the methods of the Group return
+// Weight sets the worker's weight, which is 1 by default. A worker of weight 2 owns twice as many
+// partitions as one of weight 1. If n is not between 1 and 1000, the Group's methods return
 // [natslock.ErrInvalid].
 func Weight(n int) Option {
 	return func(g *Group) error {
@@ -141,7 +145,8 @@ func checkCount(n int) error {
 	return nil
 }
 
-// checkGroup refuses a name that would change the meaning of a pattern that contains it.
+// checkGroup rejects an invalid group name. A wildcard in the name would act as one in the
+// patterns that are built from it.
 func checkGroup(name string) error {
 	if name == "" || len(name) > maxGroup || strings.ContainsAny(name, "*>") {
 		return fmt.Errorf("%w: a group %.64q: the name is empty, has more than %d bytes or a wildcard", natslock.ErrInvalid, name, maxGroup)
@@ -149,10 +154,10 @@ func checkGroup(name string) error {
 	return nil
 }
 
-// Drain limits how long the function of a partition may take to return after
-// [Partition.Leaving] was closed: 10 s by default. After d its context ends with the cause
-// [ErrDrainTime], and the worker keeps the partition until the function returns. A d that is
-// not positive makes the methods of the Group return [natslock.ErrInvalid].
+// Drain sets how long a partition's function may take to return after [Partition.Leaving] was
+// closed. The default is 10 s. When the time is up, the function's context ends with the cause
+// [ErrDrainTime], but the worker keeps the partition until the function returns. If d is not
+// positive, the Group's methods return [natslock.ErrInvalid].
 func Drain(d time.Duration) Option {
 	return func(g *Group) error {
 		if d <= 0 {
@@ -163,10 +168,9 @@ func Drain(d time.Duration) Option {
 	}
 }
 
-// TTL sets the TTL of the membership and of the partitions, instead of the client's. It has the
-// limits of [natslock.TTL], or Run returns [natslock.ErrInvalid]. A worker that crashes leaves
-// its partitions without an owner for one TTL. A worker renews each of its leases three times
-// per TTL.
+// TTL overrides the client's TTL for the worker's membership and its partitions. A crashed
+// worker's partitions have no owner for one TTL. A worker renews each of its leases three times
+// per TTL. If d is outside the limits of [natslock.TTL], Run returns [natslock.ErrInvalid].
 func TTL(d time.Duration) Option {
 	return func(g *Group) error {
 		g.opts = append(g.opts, natslock.TTL(d))
@@ -174,9 +178,10 @@ func TTL(d time.Duration) Option {
 	}
 }
 
-// Meta attaches data to the worker, such as an address: see [Member.Meta]. Anyone who can read
-// the bucket sees it. The keys "member", "weight" and "partitions" are reserved: with one of
-// them the methods of the Group return [natslock.ErrInvalid].
+// Meta attaches metadata to the worker, such as an address, which others can read in
+// [Member.Meta]. Anyone who can read the bucket can see it. The keys "member", "weight" and
+// "partitions" are reserved: if m contains one of them, the Group's methods return
+// [natslock.ErrInvalid].
 func Meta(m map[string]string) Option {
 	m = maps.Clone(m)
 	return func(g *Group) error {
@@ -190,9 +195,9 @@ func Meta(m map[string]string) Option {
 	}
 }
 
-// OnEvent makes [Group.Run] call fn for each event of the worker. The calls are made one at a
-// time, on a goroutine of their own. Run returns only after the last one. A nil fn makes the
-// methods of the Group return [natslock.ErrInvalid].
+// OnEvent makes [Group.Run] call fn for each of the worker's events. Calls are made one at a time
+// on a separate goroutine, and Run waits for the last one before it returns. If fn is nil, the
+// Group's methods return [natslock.ErrInvalid].
 func OnEvent(fn func(Event)) Option {
 	return func(g *Group) error {
 		if fn == nil {
@@ -203,11 +208,11 @@ func OnEvent(fn func(Event)) Option {
 	}
 }
 
-// New returns a worker's view of a group. The names of the group's locks begin with name, which
-// must not contain wildcards. partitions is 1 to [MaxPartitions], and must always be the same
-// for all workers of a group: the member that joined first decides, and Run refuses any other
-// number with [ErrCount]. New does no I/O, and the Group does not need to be closed.
-// [Group.Run] reports an invalid argument.
+// New returns a Group for a worker of the named group. The names of the group's locks begin with
+// name, which must not contain wildcards. partitions is between 1 and [MaxPartitions], and must
+// always be the same for all workers of the group: the member that joined first sets the number,
+// and Run rejects any other with [ErrCount]. New does no I/O, and the Group does not need to be
+// closed. [Group.Run] reports invalid arguments.
 func New(c *natslock.Client, name string, partitions int, opts ...Option) *Group {
 	g := &Group{c: c, name: name, count: partitions, weight: 1, drain: defaultDrain}
 	if c == nil {
@@ -224,13 +229,14 @@ func New(c *natslock.Client, name string, partitions int, opts ...Option) *Group
 		}
 	}
 	if g.id == "" {
-		host, _ := os.Hostname() // without it, the random part is enough
+		host, _ := os.Hostname() // without a host name, the random suffix is enough
 		g.id = host[:min(len(host), 100)] + "-" + rand.Text()[:8]
 	}
 	return g
 }
 
-// ready refuses a group that was not made by New, or was made with invalid arguments.
+// ready returns an error if g did not come from New, or if New was called with an invalid
+// argument.
 func (g *Group) ready() error {
 	switch {
 	case g == nil || g.c == nil && g.err == nil:
@@ -241,7 +247,7 @@ func (g *Group) ready() error {
 	return nil
 }
 
-// Name returns the name of the group.
+// Name returns the group's name.
 func (g *Group) Name() string {
 	if g == nil {
 		return ""
@@ -249,7 +255,7 @@ func (g *Group) Name() string {
 	return g.name
 }
 
-// ID returns the worker's id.
+// ID returns the worker's ID.
 func (g *Group) ID() string {
 	if g == nil {
 		return ""
@@ -257,7 +263,7 @@ func (g *Group) ID() string {
 	return g.id
 }
 
-// worker calls read with the worker of the Run in progress, if there is one.
+// worker calls read with the worker of the Run in progress, if any, while holding g.mu.
 func (g *Group) worker(read func(w *worker)) {
 	if g == nil {
 		return
@@ -269,44 +275,44 @@ func (g *Group) worker(read func(w *worker)) {
 	}
 }
 
-// Owned returns the numbers of the partitions that the worker holds now, including those that
-// it is about to leave. Outside Run there are none. It does no I/O.
+// Owned returns the numbers of the partitions that the worker holds, including those it is about
+// to give up. It is empty unless Run is in progress. It does no I/O.
 func (g *Group) Owned() (numbers []int) {
 	g.worker(func(w *worker) { numbers = w.owned() })
 	return numbers
 }
 
-// Members returns the members as the worker last read them, in the order in which they joined.
-// Outside Run there are none. It does no I/O.
+// Members returns the members, as the worker last read them, in the order in which they joined.
+// It is empty unless Run is in progress. It does no I/O.
 func (g *Group) Members() (members []Member) {
 	g.worker(func(w *worker) { members = slices.Clone(w.members) })
 	return members
 }
 
-// Plan returns for each partition the ID of the member that is to own it, according to what the
-// worker last read. It is nil outside Run and before the first read. It does no I/O.
+// Plan returns the ID of each partition's planned owner, based on the worker's last read of the
+// group. It is nil before the first read and unless Run is in progress. It does no I/O.
 func (g *Group) Plan() (ids []string) {
 	g.worker(func(w *worker) { ids = slices.Clone(w.plan) })
 	return ids
 }
 
-// Stats holds a worker's counters since New, and its state.
+// Stats holds a worker's current state, and its counters since [New].
 type Stats struct {
-	Members  int // as last read
-	Planned  int // partitions that the worker is to own
-	Owned    int // partitions that it holds
-	Waiting  int // partitions that it waits for
-	Draining int // partitions that it holds and is about to leave
+	Members  int // members, as last read
+	Planned  int // partitions that the plan assigns to the worker
+	Owned    int // partitions that the worker holds
+	Waiting  int // partitions that the worker is waiting for
+	Draining int // partitions that the worker holds but is about to give up
 
-	Granted uint64 // partitions that it got
-	Drained uint64 // partitions that it left because another worker is to have them, or because Run ends
-	Slow    uint64 // those of them whose function did not return within the drain time
+	Granted uint64 // partitions acquired
+	Drained uint64 // partitions given up for another worker or because Run was ending
+	Slow    uint64 // drained partitions whose function exceeded the drain time
 	Failed  uint64 // functions that returned before they were asked to, with or without an error
 	Lost    uint64 // partitions whose lease was lost or broken
 	Reads   uint64 // reads of the group
 }
 
-// Stats returns the counts. It does no I/O.
+// Stats returns the worker's statistics. It does no I/O.
 func (g *Group) Stats() (s Stats) {
 	if g == nil {
 		return s
@@ -334,15 +340,15 @@ func (g *Group) Stats() (s Stats) {
 	return s
 }
 
-// Partition is a partition that the worker owns, as passed to the function of [Group.Run]. A
-// zero Partition is like a zero [natslock.Lock]. It is safe for concurrent use.
+// Partition is a partition that the worker owns, as passed to the function of [Group.Run]. It is
+// safe for concurrent use. A zero Partition behaves like a zero [natslock.Lock].
 type Partition struct {
 	number  int
 	lock    *natslock.Lock
 	leaving chan struct{}
 }
 
-// Number returns the number of the partition, from 0.
+// Number returns the partition's number, counting from 0.
 func (p *Partition) Number() int {
 	if p == nil {
 		return 0
@@ -350,13 +356,13 @@ func (p *Partition) Number() int {
 	return p.number
 }
 
-// Token returns the fencing token: see [natslock.Lock.Token]. The token of a partition rises with
-// each owner.
+// Token returns the partition's fencing token, which rises with each owner: see
+// [natslock.Lock.Token].
 func (p *Partition) Token() uint64 { return p.Lock().Token() }
 
-// Leaving returns a channel that is closed when another worker is to have the partition, or
-// when Run is about to return. The function then has the drain time to finish what it has begun
-// and return: see [Drain]. The channel is nil for a zero Partition.
+// Leaving returns a channel that is closed when the partition is to move to another worker or Run
+// is about to return. The function should then finish what it has begun, and return within the
+// drain time: see [Drain]. For a zero Partition the channel is nil.
 func (p *Partition) Leaving() <-chan struct{} {
 	if p == nil {
 		return nil
@@ -364,7 +370,7 @@ func (p *Partition) Leaving() <-chan struct{} {
 	return p.leaving
 }
 
-// Lock returns the lock of the partition. The worker unlocks it when the function has returned.
+// Lock returns the partition's lock. The worker unlocks it after the function has returned.
 func (p *Partition) Lock() *natslock.Lock {
 	if p == nil {
 		return nil
@@ -376,33 +382,34 @@ func (p *Partition) Lock() *natslock.Lock {
 type EventType int
 
 const (
-	// EventJoined: the worker is a member of the group.
+	// EventJoined means that the worker has become a member of the group.
 	EventJoined EventType = iota + 1
-	// EventLeft: the worker is no longer a member. Err says why. When Run is about to return,
-	// Err is nil, or matches [natslock.ErrUnavailable] if the server has not confirmed the end
-	// of the membership, which then ends with its TTL.
+	// EventLeft means that the worker is no longer a member, and Err says why. If Run is about to
+	// return, Err is nil unless the server has not confirmed the end of the membership. In that
+	// case it matches [natslock.ErrUnavailable], and the membership ends with its TTL.
 	EventLeft
-	// EventGranted: the worker owns a partition, and its function begins unless the lock is lost
-	// first.
+	// EventGranted means that the worker owns a partition. It calls the function next, unless the
+	// lock is lost first.
 	EventGranted
-	// EventLeaving: another worker is to have the partition, or Run is about to return.
+	// EventLeaving means that the partition is to move to another worker, or that Run is about to
+	// return.
 	EventLeaving
-	// EventReleased: the function has returned, and the partition is free. Err is the
-	// function's error. It matches [ErrDrainTime] if the function was too slow, and
-	// [natslock.ErrUnavailable] if the server has not confirmed the release: the partition is
-	// then free at the end of its TTL.
+	// EventReleased means that the function has returned as asked, and that the partition is
+	// free. Err is the function's error. It matches [ErrDrainTime] if the function was too slow,
+	// and [natslock.ErrUnavailable] if the server has not confirmed the release. In that case the
+	// partition becomes free at the end of its TTL.
 	EventReleased
-	// EventFailed: the function returned before it was asked to, with or without Err. The worker
-	// tries again after a pause.
+	// EventFailed means that the function returned before it was asked to, with or without an
+	// error. The worker tries again after a pause.
 	EventFailed
-	// EventLost: the lease of the partition was lost or broken, and the function has returned. Err
-	// says why.
+	// EventLost means that the partition's lease was lost or broken, and that the function has
+	// returned. Err says why.
 	EventLost
-	// EventSlow: the function has not returned within the drain time. Its context has ended,
-	// and the worker keeps the partition until the function returns.
+	// EventSlow means that the function has not returned within the drain time. Its context has
+	// ended, but the worker keeps the partition until the function returns.
 	EventSlow
-	// EventUnavailable: the group could not be read or a lock could not be taken, and Err says why.
-	// The worker tries again.
+	// EventUnavailable means that the worker could not read the group or take a lock, and will
+	// try again. Err says why.
 	EventUnavailable
 )
 
@@ -415,15 +422,16 @@ func (t EventType) String() string {
 	return names[t-1]
 }
 
-// Event is something that happened to a worker: see [OnEvent].
+// Event describes something that happened to a worker: see [OnEvent].
 type Event struct {
 	Type EventType
 	Time time.Time
-	// Partition is the number of the partition, or -1.
+	// Partition is the partition's number, or -1 if the event does not concern a partition.
 	Partition int
-	// Token is the fencing token of the partition, or of the membership.
+	// Token is the fencing token of the partition or the membership.
 	Token uint64
-	// Held is the time from the grant until now, or until the function returned.
+	// Held is the time since the partition was granted, up to the event or, if the function has
+	// returned, up to its return.
 	Held time.Duration
 	Err  error
 }

@@ -6,29 +6,33 @@ import (
 	"slices"
 )
 
-// owner is the owner of a partition, a present or former member, and its fencing token. The id is
-// empty if there is none.
+// owner is the current or former member that owns a partition, with its fencing token. The id is
+// empty if the partition has no owner.
 type owner struct {
 	id    string
 	token uint64
 }
 
-// plan returns, for each partition, the member that is to own it. members are all members, in any order. owners are the
-// current owners by partition number. An id that belongs to no member owns nothing.
+// plan returns the ID of each partition's planned owner. members are all members, in any order.
+// owners are the current owners, indexed by partition. An owner that is not a member does not
+// count.
 //
-// It depends only on its arguments, so all workers that see the same members and owners agree, and none has to store or
-// announce a plan. It has three properties, which the tests show:
+// The result depends only on the arguments, so all workers that see the same members and owners
+// arrive at the same plan without storing or announcing it. It has three properties, which the
+// tests verify:
 //
-//   - Each member is to own its quota (see quotas).
+//   - Each member is assigned its quota (see quotas).
 //   - A member keeps what it owns up to its quota, so no partition moves needlessly.
-//   - A partly executed plan stays the plan: if any of its moves have been made, or have begun and left the partition
-//     without an owner, the rest stays the same. So workers that read the bucket at different moments of a move agree.
+//   - A partly executed plan remains the plan. Once some of its moves have been made, or have
+//     begun and left their partition without an owner, the rest of the plan is still the same. So
+//     workers agree even if they read the bucket at different moments during a move.
 //
-// The third holds because the partitions that are to move choose their new owners one after another, by number: removing one of
-// them, together with its place at its new owner, changes no other choice.
+// The third property holds because the partitions that have to move choose their new owners one
+// after another, in numerical order. Removing one of them, together with the place it takes at
+// its new owner, changes none of the other choices.
 //
-// A member that owns too much gives up what it has owned for the shortest time. So a member that returns, in a rolling
-// restart or after a crash, gets back what it had.
+// A member that owns too many partitions gives up those that it acquired last. So a member that
+// returns after a rolling restart or a crash gets back what it had.
 func plan(members []Member, owners []owner) []string {
 	planned := make([]string, len(owners))
 	if len(members) == 0 {
@@ -45,7 +49,7 @@ func plan(members []Member, owners []owner) []string {
 			owned[i] = append(owned[i], k)
 		}
 	}
-	open := make([]int, len(seats)) // the number of partitions that each seat has yet to get
+	open := make([]int, len(seats)) // how many partitions each seat has yet to get
 	for i, s := range seats {
 		keeps := owned[i]
 		if len(keeps) > s.quota {
@@ -69,13 +73,13 @@ func plan(members []Member, owners []owner) []string {
 				best = i
 			}
 		}
-		planned[k] = seats[best].id // the quotas add up to all partitions, so one is open
+		planned[k] = seats[best].id // some seat is open, because the quotas add up to all partitions
 		open[best]--
 	}
 	return planned
 }
 
-// seat is a member in a plan.
+// seat is a member's place in a plan.
 type seat struct {
 	id     string
 	hash   uint64
@@ -83,7 +87,8 @@ type seat struct {
 	quota  int
 }
 
-// newSeats returns the members with their quotas, in an order independent of that of members.
+// newSeats returns the members with their quotas. The order of the result does not depend on the
+// order of members.
 func newSeats(members []Member, partitions int) []seat {
 	seats := make([]seat, len(members))
 	for i, m := range members {
@@ -96,27 +101,30 @@ func newSeats(members []Member, partitions int) []seat {
 	return seats
 }
 
-// quotas divides the partitions in proportion to the weights, by highest averages with odd divisors (the method of Webster and
-// Sainte-Laguë). Members with equal weights get the same number, except that the first seats may get one more.
+// quotas divides the partitions among the seats in proportion to their weights, using highest
+// averages with odd divisors (the Webster/Sainte-Laguë method). Members of equal weight get equal
+// quotas, except that the first seats may get one more.
 //
-// Any such method has to choose: it can keep every quota within one of the exact share for any weights, or ensure that no other
-// member's quota grows when one joins and none shrinks when one leaves. No method does both (Balinski and Young). This one does
-// the second, so that a join moves partitions only to the newcomer. The quotas per unit of weight differ by at most one. Where
-// each unit gets several partitions, a quota differs from the exact share by about one at most.
+// An apportionment method can either keep every quota within one of the exact share for any
+// weights, or ensure that a join increases no other member's quota and a departure decreases
+// none, but not both (Balinski and Young). This method ensures the latter, so that a join moves
+// partitions only to the newcomer. Quotas per unit of weight differ by at most one. If each unit
+// of weight gets several partitions, a quota differs from the exact share by about one at most.
 func quotas(seats []seat, partitions int) {
 	total := 0
 	for _, s := range seats {
 		total += s.weight
 	}
 	left := partitions
-	for i := range seats { // no seat gets less than its share minus len(seats): starting there only saves steps
+	// Every seat gets at least its share minus len(seats), so starting there only saves steps.
+	for i := range seats {
 		seats[i].quota = max(partitions*seats[i].weight/total-len(seats), 0)
 		left -= seats[i].quota
 	}
 	for range left {
 		best := 0
 		for i := range seats {
-			// Compares the averages weight/(2*quota+1).
+			// Compare the averages weight/(2*quota+1) without dividing.
 			if seats[i].weight*(2*seats[best].quota+1) > seats[best].weight*(2*seats[i].quota+1) {
 				best = i
 			}
@@ -125,15 +133,15 @@ func quotas(seats []seat, partitions int) {
 	}
 }
 
-// score rates a seat for a partition: the seat with the highest score wins. A member that joins or leaves does not change the
-// scores of the others (rendezvous hashing).
+// score rates a seat for partition k, and the seat with the highest score wins. This is
+// rendezvous hashing: a member that joins or leaves does not change the scores of the others.
 func (s seat) score(k int) uint64 { return mix(s.hash + mix(uint64(k)+1)) }
 
 func (s seat) before(t seat, k int) bool {
 	return cmp.Or(cmp.Compare(s.score(k), t.score(k)), cmp.Compare(t.id, s.id)) > 0
 }
 
-// mix spreads the bits of x over all bits (the finalizer of SplitMix64).
+// mix spreads each bit of x over all bits of the result. It is the finalizer of SplitMix64.
 func mix(x uint64) uint64 {
 	x ^= x >> 30
 	x *= 0xbf58476d1ce4e5b9

@@ -14,64 +14,68 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// Member is a worker of a group as its record shows it.
+// Member is a worker in a group, as recorded in the bucket.
 type Member struct {
 	// ID is the worker's ID: see [ID].
 	ID string
-	// Weight is the worker's number of shares: see [Weight].
+	// Weight is the worker's weight: see [Weight].
 	Weight int
-	// Token is the fencing token of the membership. The member that joined first has the lowest.
+	// Token is the membership's fencing token. The member that joined first has the lowest.
 	Token uint64
 	// Owner is the name of the worker's client: see [natslock.WithOwner].
 	Owner string
-	// Host and PID name the worker's process.
+	// Host and PID identify the worker's process.
 	Host string
 	PID  int
-	// Since is the time at which the worker joined, by its own clock.
+	// Since is when the worker joined, according to its own clock.
 	Since time.Time
 	// Meta is the worker's metadata: see [Meta].
 	Meta map[string]string
 
-	count int // the number of partitions that it was started with
+	count int // the number of partitions that the worker was started with
 }
 
-// Placement shows the owner of a partition and the planned owner.
+// Placement shows a partition's current and planned owner.
 type Placement struct {
-	// Number is the partition's number, from 0.
+	// Number is the partition's number, counting from 0.
 	Number int
 	// Member is the ID of the worker that owns the partition, even if that worker is leaving the
-	// group. It is empty if no worker does.
+	// group. It is empty if the partition has no owner.
 	Member string
 	// Former is true if the owner is not the current member with that ID, but an earlier process
-	// that used it.
+	// with the same ID.
 	Former bool
-	// Holder is the holder of the partition's lock, or nil.
+	// Holder describes the holder of the partition's lock, or is nil if there is none.
 	Holder *admin.Holder
-	// Planned is the ID of the member that is to own the partition. It is empty without members.
+	// Planned is the ID of the member that the plan assigns the partition to. It is empty if the
+	// group has no members.
 	Planned string
-	// Waiting is the number of workers that are waiting for the lock.
+	// Waiting is the number of workers that are waiting for the partition's lock.
 	Waiting int
 }
 
-// State is a group as the bucket shows it.
+// State describes a group, as recorded in the bucket.
 type State struct {
-	// Group is the name of the group.
+	// Group is the group's name.
 	Group string
-	// Count is the number of partitions of the group, according to its first member. Without members it is a lower
-	// bound, derived from the highest partition that has an owner.
+	// Count is the number of partitions in the group, as set by the member that joined first. In
+	// a group without members it is a lower bound, derived from the highest partition that is
+	// held or waited for.
 	Count int
-	// Members are the members that agree on Count, in the order in which they joined.
+	// Members lists the members that agree on Count, in the order in which they joined.
 	Members []Member
-	// Refused are the members that were started with a different number of partitions and are about
-	// to leave.
+	// Refused lists the members that were started with a different number of partitions and are
+	// about to leave.
 	Refused []Member
-	// Partitions are in the order of their numbers.
+	// Partitions lists all partitions, ordered by number.
 	Partitions []Placement
 
-	known map[uint64]struct{} // the tokens of all locks with a member's name, even if the record is not that of a member
+	// known has the tokens of all held locks with a member's name, even if the record is not a
+	// member's.
+	known map[uint64]struct{}
 }
 
-// The keys of the metadata.
+// Metadata keys of a group's locks.
 const (
 	idKey     = "member"
 	weightKey = "weight"
@@ -81,16 +85,19 @@ const (
 func memberName(group, id string) string  { return group + ".member." + natslock.Join(id) }
 func lockName(group string, k int) string { return group + ".part." + strconv.Itoa(k) }
 
-// Inspect reads a group: its members, and the owner and planned owner of each partition. It reads the locks one after another, not
-// as a snapshot. A group without members and owners is not an error.
+// Inspect reads a group: its members, and the current and planned owner of each partition. It
+// reads the locks one after another, so the result is not a snapshot. A group without members or
+// owners is not an error.
 //
-// The error matches [natslock.ErrInvalid] for a name that no group can have. Other errors are those of [admin.Admin.List].
+// If group is not a valid name, the error matches [natslock.ErrInvalid]. Other errors are those
+// of [admin.Admin.List].
 func Inspect(ctx context.Context, c *natslock.Client, group string) (State, error) {
 	if err := checkGroup(group); err != nil {
 		return State{}, err
 	}
 	g := newReading(group)
-	for _, locks := range []string{".member.*", ".part.*"} { // one request each, because one for both could be too large
+	// Two requests, because a single one could be too large.
+	for _, locks := range []string{".member.*", ".part.*"} {
 		for info, err := range admin.New(c).List(ctx, group+locks) {
 			if err != nil {
 				return State{}, fmt.Errorf("partitions of %q: %w", group, err)
@@ -102,8 +109,9 @@ func Inspect(ctx context.Context, c *natslock.Client, group string) (State, erro
 	return g.State, nil
 }
 
-// Groups returns the groups found in locks, as read by [admin.Admin.List], ordered by name and each as [Inspect] returns it. A group
-// exists while it has a member or a worker owns one of its partitions. It does no I/O.
+// Groups returns the groups found in locks, which come from [admin.Admin.List]. The groups are
+// sorted by name, and each is what [Inspect] would return. A group exists while it has a member
+// or a worker owns one of its partitions. Groups does no I/O.
 func Groups(locks []admin.Info) []State {
 	found := make(map[string]*reading)
 	for _, info := range locks {
@@ -128,7 +136,7 @@ func Groups(locks []admin.Info) []State {
 	return groups
 }
 
-// cutLast splits a name before its last token.
+// cutLast splits a name at its last dot.
 func cutLast(name string) (head, last string, ok bool) {
 	if i := strings.LastIndexByte(name, '.'); i >= 0 {
 		return name[:i], name[i+1:], true
@@ -139,14 +147,14 @@ func cutLast(name string) (head, last string, ok bool) {
 // reading is a group whose locks are still being read.
 type reading struct {
 	State
-	owned []Placement // in any order
+	owned []Placement // in no particular order
 }
 
 func newReading(group string) *reading {
 	return &reading{State: State{Group: group, known: make(map[uint64]struct{})}}
 }
 
-// add records a lock of the group.
+// add records one of the group's locks.
 func (g *reading) add(info admin.Info) {
 	if info.Kind != admin.KindMutex {
 		return
@@ -168,17 +176,19 @@ func (g *reading) add(info admin.Info) {
 	}
 }
 
-// live reports whether a holder renews the record. A holder whose lease an operator has broken is about to let go.
+// live reports whether h still renews its lease. A holder whose lease was broken by an operator
+// is about to stop, so it does not count.
 func live(h *admin.Holder) bool {
 	return h != nil && !h.Overdue && h.Broken == nil && !h.Fixed && !h.Unreadable
 }
 
-// holds reports whether the member's process holds the lock.
+// holds reports whether h belongs to the member's process.
 func (m *Member) holds(h *admin.Holder) bool {
 	return h != nil && h.Owner == m.Owner && h.Host == m.Host && h.PID == m.PID
 }
 
-// memberOf reads a member's record. Any other lock with such a name is not a member.
+// memberOf returns the member that h describes, and false if the lock is not a member's but
+// merely has such a name.
 func memberOf(h *admin.Holder) (Member, bool) {
 	weight, err := strconv.Atoi(h.Meta[weightKey])
 	count, err2 := strconv.Atoi(h.Meta[countKey])
@@ -192,7 +202,8 @@ func memberOf(h *admin.Holder) (Member, bool) {
 	return m, err == nil && err2 == nil && m.ID != "" && checkWeight(weight) == nil && checkCount(count) == nil
 }
 
-// settle completes what was read. The first member determines the number of partitions.
+// settle derives the rest of the state from the locks that were read. The member that joined
+// first determines the number of partitions.
 func (g *State) settle(owned []Placement) {
 	slices.SortFunc(g.Members, func(a, b Member) int { return cmp.Compare(a.Token, b.Token) })
 	if len(g.Members) > 0 {
@@ -225,7 +236,7 @@ func (g *State) settle(owned []Placement) {
 	}
 }
 
-// planned returns, for each partition, the ID of the member that is to own it.
+// planned returns the ID of each partition's planned owner.
 func (g *State) planned() []string {
 	owners := make([]owner, len(g.Partitions))
 	for k, p := range g.Partitions {
@@ -236,13 +247,13 @@ func (g *State) planned() []string {
 	return plan(g.Members, owners)
 }
 
-// has reports whether a membership was read.
+// has reports whether the membership with this token was read.
 func (g *State) has(token uint64) bool {
 	_, ok := g.known[token]
 	return ok
 }
 
-// others returns the members except the one with this token.
+// others returns all members except the one with this token.
 func (g *State) others(token uint64) []Member {
 	return slices.DeleteFunc(slices.Clone(g.Members), func(m Member) bool { return m.Token == token })
 }
