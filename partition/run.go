@@ -17,62 +17,64 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// runner carries out the worker's decisions and makes none itself. Only the goroutine of Run
-// changes the worker, under the mutex of the group so that the group's methods can read it.
+// runner carries out the worker's decisions and makes none of its own. Only Run's goroutine
+// modifies the worker. It does so under the group's mutex, so that the group's methods can read
+// it.
 type runner struct {
 	g       *Group
 	w       *worker
 	fn      func(context.Context, *Partition) error
-	ctx     context.Context // Run's, without its cancellation
+	ctx     context.Context // Run's context, without its cancellation
 	running sync.WaitGroup
-	happens chan func(now time.Time) // events for the goroutine of Run to handle
+	happens chan func(now time.Time) // events for Run's goroutine
 	over    chan struct{}            // closed when no more events are handled
-	end     context.CancelFunc       // of the membership
-	err     error                    // why Run ends before its ctx, or nil
-	reads   context.Context          // of the watch and of the reads of the group
-	claims  []context.CancelFunc     // by partition
+	end     context.CancelFunc       // ends the membership
+	err     error                    // why Run ends before its context, or nil
+	reads   context.Context          // context of the watch and of all reads of the group
+	claims  []context.CancelFunc     // cancel functions of the acquires, by partition
 	served  []*serving
 	report  func(Event)
-	cut     atomic.Bool // the group could not be reached last time
+	cut     atomic.Bool // the last attempt to reach the group failed
 }
 
-// serving is a partition whose function is running.
+// serving is a partition that the worker was granted, and the call of its function.
 type serving struct {
 	*Partition
 	begun  time.Time
 	left   time.Time               // when the function returned; zero until then
-	ctx    context.Context         // of the function
-	cancel context.CancelCauseFunc // of ctx
-	timer  *time.Timer             // for the drain time, or nil
+	ctx    context.Context         // the function's context
+	cancel context.CancelCauseFunc // cancels ctx
+	timer  *time.Timer             // for the drain time; nil until it begins
 }
 
-// Run joins the group and calls fn for each partition that this worker gets, each on a
-// goroutine of its own, until ctx ends. It continues through outages and restarts of the
-// server, after a lost lease, and in a bucket that was deleted and re-created.
+// Run joins the group and calls fn for each partition that the worker is granted, each time on a
+// separate goroutine, until ctx ends. It survives outages, server restarts, lost leases, and a
+// bucket that is deleted and re-created.
 //
-// fn's context has the values of ctx and does not end with ctx. It ends when the worker has
-// lost the partition, or when fn has not returned within the drain time after
-// [Partition.Leaving] was closed. Its cause matches [natslock.ErrLost], [natslock.ErrBroken],
-// [natslock.ErrClosed] or [ErrDrainTime]. The worker keeps the partition until fn returns. If
-// fn returns before it was asked to, the worker gives the partition up, and takes it again
-// after a pause: at most 100 ms at first, and up to 10 s if that repeats. A panic in fn ends
-// the process after the partition has been released.
+// fn's context carries the values of ctx but does not end with it. It ends when the worker loses
+// the partition, or when fn has not returned within the drain time after [Partition.Leaving] was
+// closed. Its cause matches [natslock.ErrLost], [natslock.ErrBroken], [natslock.ErrClosed] or
+// [ErrDrainTime]. The worker keeps the partition until fn returns. If fn returns before it was
+// asked to, the worker gives up the partition and takes it again after a pause: at most 100 ms at
+// first, and up to 10 s if that keeps happening. If fn panics, the partition is released before
+// the panic ends the process.
 //
-// The client's logger gets a warning for each error of fn other than the end of its context,
-// for a function that returns early or too late, for a partition that could not be released,
-// and when the worker cannot reach the group.
+// The client's logger gets a warning when fn returns an error other than the end of its context,
+// when fn returns too early or too late, when a partition could not be released, and when the
+// worker cannot reach the group.
 //
-// When ctx ends, the worker leaves: it ends its membership and gives each partition to its next
-// owner, which takes half a second to six seconds, or no time for the last member. Calling Run
-// on a running Group returns [natslock.ErrInvalid].
+// When ctx ends, the worker leaves the group: it ends its membership and hands each partition to
+// its next owner. This takes between half a second and six seconds, or no time for the last
+// member. Calling Run on a Group that is already running returns [natslock.ErrInvalid].
 //
-// Run always returns an error. It matches ctx's error and cause if ctx has ended,
-// [natslock.ErrUnavailable] and nats.ErrConnectionClosed if the connection was closed for good,
-// [ErrCount] if the group uses a different number of partitions, and [natslock.ErrClosed],
-// [natslock.ErrPermission] or [natslock.ErrInvalid] if another try would fail in the same way.
-// When Run returns, all functions have returned, and the worker has released its partitions, or
-// tried to for 5 s: see [EventReleased]. If a function never returns, neither does Run, and
-// [EventSlow] names it. End ctx before [natslock.Client.Close].
+// Run always returns an error. If ctx has ended, it matches ctx's error and cause. If the
+// connection was closed for good, it matches [natslock.ErrUnavailable] and
+// nats.ErrConnectionClosed. If the group uses a different number of partitions, it matches
+// [ErrCount]. If another attempt would fail in the same way, it matches [natslock.ErrClosed],
+// [natslock.ErrPermission] or [natslock.ErrInvalid]. By the time Run returns, all functions have
+// returned, and the worker has released its partitions or spent 5 s trying to: see
+// [EventReleased]. If a function never returns, neither does Run, and an [EventSlow] names the
+// partition. Cancel ctx before calling [natslock.Client.Close].
 func (g *Group) Run(ctx context.Context, fn func(ctx context.Context, p *Partition) error) error {
 	if err := g.ready(); err != nil {
 		return err
@@ -148,8 +150,8 @@ func (r *runner) loop(ctx context.Context) {
 	}
 }
 
-// tell makes Run's goroutine call happened with the current time, and waits for that. Once the
-// worker has ended, it does nothing.
+// tell has Run's goroutine call happened with the current time, and waits for the call to return.
+// Once Run handles no more events, tell does nothing.
 func (r *runner) tell(happened func(now time.Time)) {
 	done := make(chan struct{})
 	select {
@@ -159,7 +161,7 @@ func (r *runner) tell(happened func(now time.Time)) {
 	}
 }
 
-// leave makes the worker start to leave.
+// leave makes the worker leave the group, unless it is already leaving.
 func (r *runner) leave(now time.Time) {
 	if !r.w.closing {
 		r.w.close(now)
@@ -167,7 +169,7 @@ func (r *runner) leave(now time.Time) {
 	}
 }
 
-// fail ends Run with an error that a retry would run into again.
+// fail ends Run with an error that another attempt would only repeat.
 func (r *runner) fail(err error, now time.Time) {
 	if r.err == nil && !r.w.closing {
 		r.err = err
@@ -177,7 +179,8 @@ func (r *runner) fail(err error, now time.Time) {
 	}
 }
 
-// unavailable reports an error after which the worker tries again, or ends Run.
+// unavailable reports an error after which the worker tries again. If the error is final, it ends
+// Run instead.
 func (r *runner) unavailable(k int, err error, now time.Time) {
 	if again.Final(err) {
 		r.fail(err, now)
@@ -193,8 +196,8 @@ func (r *runner) unreached(err error) {
 	}
 }
 
-// warn writes to the client's log. Do not call it while holding the group's mutex, because a
-// log handler may call the group's methods.
+// warn logs a warning to the client's logger. Do not call it while holding the group's mutex,
+// because a log handler may call the group's methods.
 func (r *runner) warn(what string, with ...any) {
 	again.Logger(r.g.c).Warn(what, append([]any{"group", r.g.name}, with...)...)
 }
@@ -221,8 +224,8 @@ func (r *runner) act(e effect) {
 	}
 }
 
-// slow ends the context of a function whose drain time is over. It ignores a function that has
-// returned and whose partition is only being released.
+// slow cancels the context of a function that has exceeded its drain time. It does nothing if the
+// function has already returned and only the release is still in progress.
 func (r *runner) slow(s *serving) {
 	late := false
 	r.tell(func(time.Time) {
@@ -236,13 +239,13 @@ func (r *runner) slow(s *serving) {
 	}
 }
 
-// lock takes a lock of the group. ctx limits only the wait.
+// lock acquires one of the group's locks. ctx limits only the wait.
 func (r *runner) lock(ctx context.Context, name string, purpose string, meta map[string]string) (*natslock.Lock, error) {
 	opts := []natslock.LockOption{again.Patient(), again.For(purpose), natslock.Detached(), natslock.Meta(meta)}
 	return r.g.c.Lock(ctx, name, append(opts, r.g.opts...)...)
 }
 
-// look reads the group.
+// look reads the group and updates the worker with the result.
 func (r *runner) look() {
 	ctx, cancel := context.WithTimeout(r.reads, lookTimeout)
 	defer cancel()
@@ -262,10 +265,10 @@ func (r *runner) look() {
 	})
 }
 
-// lookTimeout limits one read of the group.
+// lookTimeout limits a single read of the group.
 const lookTimeout = 30 * time.Second
 
-// A worker whose ID is taken reports that after soon, and then every often.
+// A worker whose ID is taken first reports the wait after soon, and then every often.
 const (
 	soon  = time.Second
 	often = 30 * time.Second
@@ -298,7 +301,7 @@ func (r *runner) join(ctx context.Context) {
 				r.unreached(err)
 			}
 			r.tell(func(now time.Time) { r.unavailable(-1, err, now) })
-			_ = clock.Sleep(ctx, pause) // the loop sees the end of ctx
+			_ = clock.Sleep(ctx, pause) // the loop checks ctx
 			continue
 		}
 		failed, timeout = 0, soon
@@ -322,7 +325,7 @@ func (r *runner) join(ctx context.Context) {
 	}
 }
 
-// watch notifies the worker of members that join, renew and leave, until ctx ends.
+// watch tells the worker about members that join, renew or leave, until ctx ends.
 func (r *runner) watch(ctx context.Context) {
 	for failed := 0; ctx.Err() == nil; failed++ {
 		for ev, err := range admin.New(r.g.c).Watch(ctx, r.g.name+".member.*") {
@@ -346,12 +349,12 @@ func (r *runner) watch(ctx context.Context) {
 				}
 			})
 		}
-		_ = clock.Sleep(ctx, again.Pause(failed)) // the loop sees the end of ctx
+		_ = clock.Sleep(ctx, again.Pause(failed)) // the loop checks ctx
 	}
 }
 
-// own waits for a partition's lock, and runs its function until the partition is lost or has to
-// be given up.
+// own acquires partition k, runs its function, and releases the partition when the function has
+// returned.
 func (r *runner) own(ctx context.Context, k int) {
 	l, err := r.lock(ctx, lockName(r.g.name, k), "partition", map[string]string{idKey: r.g.id})
 	if err != nil {
@@ -373,7 +376,7 @@ func (r *runner) own(ctx context.Context, k int) {
 			r.report(Event{Type: EventGranted, Partition: k, Token: l.Token()})
 		}
 	})
-	// Deferred, because the function can end its goroutine instead of returning.
+	// Deferred, because the function may panic or end its goroutine instead of returning.
 	defer func() { r.release(s, run, err) }()
 	if !run {
 		return
@@ -395,16 +398,16 @@ func (r *runner) own(ctx context.Context, k int) {
 	}
 }
 
-// errExit is the error for a function that did not return.
+// errExit is the error of a function that did not return.
 var errExit = errors.New("the function panicked, or ended its goroutine")
 
-// release unlocks a partition whose function has returned or is not to be called.
+// release unlocks a partition whose function has returned or will not be called.
 func (r *runner) release(s *serving, run bool, err error) {
 	k, l := s.number, s.lock
 	var asked, slow bool
 	var lost error
-	// Decide what to report about the function before the release, which takes seconds in an
-	// outage.
+	// Decide what to report about the function before releasing the partition, because the
+	// release can take seconds during an outage.
 	r.tell(func(now time.Time) {
 		s.left, lost = now, l.Err()
 		asked, slow = r.w.slots[k].phase == leaving, context.Cause(s.ctx) == ErrDrainTime
@@ -420,8 +423,8 @@ func (r *runner) release(s *serving, run bool, err error) {
 		r.warn("a function returned before it was asked to; it has to stay as long as the worker is to own the partition", "partition", k, "token", s.Token())
 	}
 	s.cancel(nil)
-	// The function has returned, so nothing here works on the partition any more. If the server
-	// does not confirm the release, the next owner waits for the TTL at most.
+	// The function has returned, so this worker no longer touches the partition. If the server
+	// does not confirm the release, the next owner waits at most one TTL.
 	ended := l.Unlock(r.ctx)
 	switch {
 	case ended == nil || lost != nil:
@@ -429,11 +432,11 @@ func (r *runner) release(s *serving, run bool, err error) {
 		r.warn("a partition was not released, and is free at the end of its TTL", "partition", k, "token", s.Token(), "error", ended)
 		err = plain.Join(ended, err)
 	default:
-		lost = ended // a loss that so far only the clock shows
+		lost = ended // the loss came to light only now
 	}
 	r.tell(func(now time.Time) {
-		// A lease lost soon after its grant counts as a failure too, so the worker pauses instead
-		// of claiming again at once.
+		// A lease that is lost soon after its grant also counts as a failure, so that the worker
+		// pauses instead of claiming the partition again right away.
 		r.w.ended(k, run && !asked && (lost == nil || errors.Is(lost, natslock.ErrReleased) || s.left.Sub(s.begun) < again.Long), now)
 		if run {
 			r.served[k] = nil
@@ -442,7 +445,7 @@ func (r *runner) release(s *serving, run bool, err error) {
 	})
 }
 
-// finished reports the end of a function.
+// finished reports that a function has returned, and updates the statistics.
 func (r *runner) finished(s *serving, asked, slow bool, lost, err error) {
 	if s.timer != nil {
 		s.timer.Stop()
@@ -465,8 +468,8 @@ func (r *runner) finished(s *serving, asked, slow bool, lost, err error) {
 	r.report(ev)
 }
 
-// reporting calls fn with each reported event, on a goroutine of its own, until stop, which waits
-// for the last call.
+// reporting starts a goroutine that calls fn for each event passed to report. stop waits until fn
+// has been called for all of them.
 func reporting(fn func(Event)) (report func(Event), stop func()) {
 	if fn == nil {
 		return func(Event) {}, func() {}

@@ -11,72 +11,76 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// The pace of a worker. An idle group costs nothing.
+// Timing of a worker's reads of the group. A group in which nothing changes is not read.
 const (
-	// settle is the time for which the members have to stay the same before a worker reads the group, and settleMax
-	// limits the wait for that. So a deployment is one change instead of many.
+	// A worker reads the group once its members have not changed for settle, but no later than
+	// settleMax after the first change. That way a deployment is treated as one change instead of
+	// many.
 	settle    = 500 * time.Millisecond
 	settleMax = 5 * time.Second
-	// lookAfter is the time between a grant and the next read of the group, because the worker's
-	// plan is older than the grant.
+	// lookAfter is the delay between a grant and the next read of the group, which is needed
+	// because the worker's plan is older than the grant.
 	lookAfter = time.Second
-	// If a worker waits for partitions, or another worker waits for partitions that this one keeps, their plans differ or an owner is slow to
-	// give way. The worker then reads the group again, first after minLook and then less and less often.
+	// While a worker waits for partitions, or another worker waits for partitions that this one
+	// keeps, their plans differ or an owner is slow to give way. So the worker keeps reading the
+	// group, first after minLook and then at growing intervals of up to maxLook.
 	minLook = 2 * time.Second
 	maxLook = 10 * time.Second
-	// handOver limits how long a leaving worker waits for the others to ask for its partitions. They read the group after settle, or settleMax if
-	// the members keep changing.
+	// handOver limits how long a leaving worker waits for other workers to queue for its
+	// partitions. They read the group after settle, or after settleMax if its members keep
+	// changing.
 	handOver = settleMax + time.Second
 )
 
-// phase is what a worker is doing about a partition.
+// phase is the state of one partition from a worker's point of view.
 //
 //	free --claim--> claiming --grant--> held --drain--> leaving
 //	  ^                 |                 |               |
 //	  +----- end -------+------- end -----+----- end -----+
 //
-// Exclusion does not depend on the phase: the lock of the partition decides.
+// Exclusion does not depend on the phase, but only on the partition's lock.
 type phase uint8
 
 const (
-	free     phase = iota // nothing
-	claiming              // its acquire is in progress
-	held                  // it has the lock, and its function runs
-	leaving               // its function was asked to return, or its lock was granted when it was no longer wanted
+	free     phase = iota // not involved
+	claiming              // acquiring its lock
+	held                  // its lock is held, and its function is running
+	leaving               // its function was asked to return, or its lock was granted too late
 )
 
 // slot is what a worker knows about one partition.
 type slot struct {
 	phase     phase
-	withdrawn bool      // the claim was given up, but its acquire has not returned yet
-	contended uint64    // the number of the first look (read of the group) begun after another worker started to wait for it; 0 if none waits
-	failed    int       // failures in a row
-	retry     time.Time // no claim before this time
-	since     time.Time // of the grant
+	withdrawn bool      // the claim was canceled, but its acquire has not returned yet
+	contended uint64    // first look (read of the group) begun after another worker started to wait, or 0
+	failed    int       // consecutive failures
+	retry     time.Time // do not claim it before this time
+	since     time.Time // when it was granted
 }
 
-// worker is the state machine of one worker of a group: plain data, without locks, clocks or I/O. Each method
-// handles an event at a given time. After each event decide returns the actions.
+// worker is the state machine of one worker in a group: plain data, without locks, clocks or I/O.
+// Events are recorded with the time at which they happened, and after each event decide returns
+// the actions to take.
 type worker struct {
 	id    string
 	slots []slot
 
-	member  bool   // the lock of its membership is held
-	fresh   bool   // the group was read since that lock was granted
-	token   uint64 // of the last membership
+	member  bool   // its membership lock is held
+	fresh   bool   // the group has been read since that lock was granted
+	token   uint64 // token of its latest membership
 	closing bool
-	closeBy time.Time // a leaving worker waits for the others until then
+	closeBy time.Time // until then a leaving worker waits for the others
 
-	members []Member            // as read last
-	known   map[uint64]struct{} // the tokens of all locks of members, as last read
-	past    map[uint64]struct{} // the tokens of memberships that were reported as ended but that the last read still showed
+	members []Member            // as last read
+	known   map[uint64]struct{} // tokens of all membership locks, as last read
+	past    map[uint64]struct{} // tokens of ended memberships that a read may still show
 	plan    []string            // nil before the first read
 
-	changed, changedFirst time.Time // the last and first change of the members that no look has seen; zero if none
+	changed, changedFirst time.Time // of the members, since the last look began; zero if none
 	looking               bool      // a look is in progress
-	looks, seen           uint64    // the number of looks begun, and the number of the last one that succeeded
-	wanted                uint64    // a look with this number or a later one is to begin at once
-	lookAt                time.Time // the latest time for the next look; zero if none is due
+	looks, seen           uint64    // number of looks begun, and number of the last one that succeeded
+	wanted                uint64    // a look with at least this number must begin immediately
+	lookAt                time.Time // when the next look is due at the latest; zero if none is
 	pause                 time.Duration
 	failed                int // consecutive failed looks
 }
@@ -85,23 +89,23 @@ func newWorker(id string, partitions int) *worker {
 	return &worker{id: id, slots: make([]slot, partitions), pause: minLook, past: make(map[uint64]struct{})}
 }
 
-// action is a step that a worker takes for a partition or for the group.
+// action is something for the runner to do about a partition or the group.
 type action int
 
 const (
-	claim    action = iota // acquire its lock
-	withdraw               // give up the acquire
-	drain                  // ask its function to return
+	claim    action = iota // acquire the partition's lock
+	withdraw               // cancel the acquire
+	drain                  // ask the partition's function to return
 	look                   // read the group
 )
 
-// effect is an action and the number of the partition, or -1.
+// effect is an action and the partition it concerns, or -1 for the group.
 type effect struct {
 	action    action
 	partition int
 }
 
-// decide returns the actions due now.
+// decide returns the actions that are due now, and marks them as begun.
 func (w *worker) decide(now time.Time) (effects []effect) {
 	for k := range w.slots {
 		switch s := &w.slots[k]; s.phase {
@@ -137,13 +141,15 @@ func (w *worker) decide(now time.Time) (effects []effect) {
 	return effects
 }
 
-// mine reports whether this worker is to own partition k.
+// mine reports whether this worker should own partition k.
 func (w *worker) mine(k int) bool {
 	return w.member && !w.closing && w.plan != nil && w.plan[k] == w.id
 }
 
-// givesWay reports whether the worker gives up a partition that it holds: one that another worker has asked for, and that a
-// plan newer than the request gives to another. Without a request the worker keeps it, so that it has an owner meanwhile.
+// givesWay reports whether the worker should give up partition k, which it holds. It does so only
+// once another worker is waiting for the partition and a plan made since then assigns it to
+// someone else. Until then it keeps the partition, so that there is always an owner. A leaving
+// worker does not wait for a new plan, and gives up everything once it is alone or its time is up.
 func (w *worker) givesWay(k int, now time.Time) bool {
 	switch {
 	case w.mine(k):
@@ -158,10 +164,10 @@ func (w *worker) givesWay(k int, now time.Time) bool {
 	return s.contended > 0 //safety:partition-kept-meanwhile
 }
 
-// alone reports whether, according to the last look, no other worker is there to take over.
+// alone reports whether the last look showed no other worker that could take over.
 func (w *worker) alone() bool { return w.seen > 0 && len(w.members) == 0 }
 
-// nextLook returns the time of the next read of the group, or zero.
+// nextLook returns when the group is to be read next, or zero if no read is due.
 func (w *worker) nextLook() time.Time {
 	due := w.lookAt
 	earlier := func(t time.Time) {
@@ -182,7 +188,8 @@ func (w *worker) nextLook() time.Time {
 	return due
 }
 
-// next returns the time of the next decision if no event comes first, or zero.
+// next returns when decide has to be called again if no event comes first, or zero if it does
+// not.
 func (w *worker) next(now time.Time) (at time.Time) {
 	earlier := func(t time.Time) {
 		if !t.IsZero() && (at.IsZero() || t.Before(at)) {
@@ -205,14 +212,14 @@ func (w *worker) next(now time.Time) (at time.Time) {
 	return at
 }
 
-// lookBy makes the worker read the group at time t or earlier.
+// lookBy makes the worker read the group no later than t.
 func (w *worker) lookBy(t time.Time) {
 	if w.lookAt.IsZero() || t.Before(w.lookAt) {
 		w.lookAt = t
 	}
 }
 
-// moved: a member has joined or left, or may have.
+// moved records that a member has joined or left, or may have.
 func (w *worker) moved(now time.Time) {
 	if w.changed.IsZero() {
 		w.changedFirst = now
@@ -220,27 +227,29 @@ func (w *worker) moved(now time.Time) {
 	w.changed, w.pause = now, minLook
 }
 
-// joined: the worker is a member now.
+// joined records that the worker has become a member.
 func (w *worker) joined(token uint64, now time.Time) {
 	w.member, w.token, w.fresh = true, token, false
 	w.moved(now)
 }
 
-// left ends the membership.
+// left records that the worker's own membership has ended.
 func (w *worker) left(now time.Time) {
 	w.member = false
 	w.moved(now)
 }
 
-// gone: a membership has ended. A list that still shows it is out of date.
+// gone records that the membership with this token has ended. A list that still shows it is out
+// of date.
 func (w *worker) gone(token uint64, now time.Time) {
 	w.past[token] = struct{}{}
 	w.moved(now)
 }
 
-// renewed: a member has renewed its lease. If the last look did not show that membership, the notification of its grant was missed. While a look is
-// already due, a renewal changes nothing: a worker that has just joined knows no member, and the renewals of many members must not postpone its first
-// look.
+// renewed records that a member has renewed its lease. If the last look did not show that
+// membership, the notification of its grant was missed. But once a change has made a look due,
+// renewals have no effect: a worker that has just joined does not know any members yet, and all
+// their renewals must not keep postponing its first look.
 func (w *worker) renewed(token uint64, now time.Time) {
 	delete(w.past, token)
 	if _, known := w.known[token]; !known && w.changed.IsZero() {
@@ -248,12 +257,12 @@ func (w *worker) renewed(token uint64, now time.Time) {
 	}
 }
 
-// read: the look in progress has returned the state of the group. The error ends Run.
+// read records the result of the look in progress. If it returns an error, that error ends Run.
 func (w *worker) read(g State, now time.Time) error {
 	w.looking, w.failed = false, 0
 	if w.member && !w.closing {
 		switch {
-		case !g.has(w.token): // the read predates the grant, or the end of the membership has not been reported yet
+		case !g.has(w.token): // the read predates the grant, or the membership has ended unnoticed
 			w.lookBy(now.Add(settle))
 			return nil
 		case g.Count != len(w.slots): //safety:partition-one-count
@@ -276,17 +285,20 @@ func (w *worker) read(g State, now time.Time) error {
 			switch s := &w.slots[k]; {
 			case s.phase != held:
 			case p.Waiting > 0 && s.contended == 0 && !w.mine(k):
-				s.contended = w.seen // the notification of the request was missed, but the list shows it
+				s.contended = w.seen // its notification was missed, but the list shows the waiter
 			case p.Waiting == 0 && s.contended <= w.seen:
-				s.contended = 0 // it was withdrawn. The next request is not notified, so the worker has to look: see unsettled
+				// The waiter gave up. The next one causes no notification, so unsettled keeps the
+				// worker looking.
+				s.contended = 0
 			}
 		}
 	}
 	return nil
 }
 
-// unsettled reports whether to read the group again later, because this worker waits for a partition or holds one that another worker waits
-// for or is to own, or because the last list still showed a membership that had ended.
+// unsettled reports whether the group must be read again later. It must if this worker is waiting
+// for a partition, if it holds a partition that another worker is waiting for or should own, or
+// if the last list still showed a membership that had ended.
 func (w *worker) unsettled() bool {
 	for k, s := range w.slots {
 		if s.phase == claiming || s.phase == held && (s.contended > 0 || !w.mine(k)) {
@@ -296,15 +308,15 @@ func (w *worker) unsettled() bool {
 	return len(w.past) > 0
 }
 
-// unread: the look in progress has failed.
+// unread records that the look in progress has failed.
 func (w *worker) unread(now time.Time) {
 	w.looking = false
 	w.lookBy(now.Add(again.Pause(w.failed)))
 	w.failed++
 }
 
-// granted: a claim got its lock. It reports whether to run the function; otherwise the lock is to
-// be released.
+// granted records that a claim got its lock, and reports whether to run the function. If not, the
+// lock must be released.
 func (w *worker) granted(k int, now time.Time) (run bool) {
 	s := &w.slots[k]
 	if !w.mine(k) { //safety:partition-granted-late
@@ -317,7 +329,7 @@ func (w *worker) granted(k int, now time.Time) (run bool) {
 	return true
 }
 
-// asked: another worker waits for a partition.
+// asked records that another worker is waiting for partition k.
 func (w *worker) asked(k int) {
 	if s := &w.slots[k]; s.phase == held && s.contended == 0 {
 		if s.contended = w.looks + 1; !w.closing {
@@ -326,16 +338,16 @@ func (w *worker) asked(k int) {
 	}
 }
 
-// returned: the function of a partition has returned. If it ran for long, its next failure counts
-// as the first.
+// returned records that the function of partition k has returned. If it ran for long enough,
+// earlier failures no longer count.
 func (w *worker) returned(k int, now time.Time) {
 	if s := &w.slots[k]; s.phase == held && now.Sub(s.since) >= again.Long {
 		s.failed = 0
 	}
 }
 
-// ended: the worker has released a partition, or its claim has ended without getting it. A failure
-// delays the next claim.
+// ended records that the worker has released partition k, or that its claim has ended without a
+// grant. A failure delays the next claim.
 func (w *worker) ended(k int, failure bool, now time.Time) {
 	next := slot{}
 	if failed := w.slots[k].failed; failure {
@@ -344,18 +356,19 @@ func (w *worker) ended(k int, failure bool, now time.Time) {
 	w.slots[k] = next
 }
 
-// close: the worker leaves. Until closeBy it gives its partitions to the workers that ask for them,
-// and then it releases the rest.
+// close makes the worker leave. Until closeBy it hands its partitions to workers that are waiting
+// for them. After that it releases the rest.
 func (w *worker) close(now time.Time) {
 	w.closing, w.closeBy = true, now.Add(handOver)
 	w.members = slices.DeleteFunc(slices.Clone(w.members), func(m Member) bool { return m.Token == w.token })
 	if !w.changed.IsZero() || w.looking || !w.alone() {
-		w.seen = 0 // the members have to be read again
+		w.seen = 0 // the members must be read again
 		w.moved(now)
 	}
 }
 
-// abandon makes the worker leave without waiting for the others, from which it hears nothing.
+// abandon makes the worker leave without waiting for the others, because it can no longer hear
+// from them.
 func (w *worker) abandon(now time.Time) {
 	if !w.closing {
 		w.close(now)
@@ -383,6 +396,6 @@ func (w *worker) owned() (numbers []int) {
 	return numbers
 }
 
-// ErrCount means that other members of the group use a different number of partitions. It matches
+// ErrCount means that the group was started with a different number of partitions. It matches
 // [natslock.ErrInvalid].
 var ErrCount = fmt.Errorf("%w: another number of partitions", natslock.ErrInvalid)
