@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// MaxBatch is the largest number of messages for [Fence.PublishBatch], unless the server's
+// MaxBatch is the maximum number of messages for [Fence.PublishBatch], unless the server's
 // limit is lower.
 const MaxBatch = 1000
 
@@ -21,17 +21,17 @@ const (
 	batchCommit   = "Nats-Batch-Commit"
 )
 
-// PublishBatch publishes several messages at once: the server stores all of them, with
-// consecutive sequences, or none. The acknowledgement has the sequence of the last one. A
-// batch of a hundred messages is nearly as fast as a hundred unguarded messages. The
-// stream needs the setting allow_atomic, or the error matches [ErrUnfit].
+// PublishBatch publishes several messages atomically: the server stores all of them, with
+// consecutive sequences, or none. The acknowledgement contains the sequence of the last
+// one. A batch of a hundred messages is nearly as fast as a hundred unguarded messages. The
+// stream must have allow_atomic set, or the error matches [ErrUnfit].
 //
-// A message of a batch may expect a last sequence of its subject, with the header
-// Nats-Expected-Last-Subject-Sequence. At least one message must not, because it carries
-// the fence's expectation. If an expectation fails, the error matches
-// [jetstream.ErrKeyExists]. Otherwise outcomes and errors are those of [Fence.PublishMsg],
-// and the messages are not changed. A batch has 1 to [MaxBatch] messages, or the error
-// matches [ErrInvalid].
+// The messages may have expectations of their own, in the header
+// Nats-Expected-Last-Subject-Sequence. At least one must not, because it carries the
+// fence's expectation. If an expectation fails, the error matches [jetstream.ErrKeyExists].
+// If there are no messages or more than [MaxBatch], the error matches [ErrInvalid].
+// Otherwise outcomes and errors are those of [Fence.PublishMsg]. The messages are not
+// modified.
 func (f *Fence) PublishBatch(ctx context.Context, messages ...*nats.Msg) (*jetstream.PubAck, error) {
 	if err := f.ready(ctx); err != nil {
 		return nil, err
@@ -47,8 +47,8 @@ func (f *Fence) PublishBatch(ctx context.Context, messages ...*nats.Msg) (*jetst
 	})
 }
 
-// publishExpecting publishes a message with an expectation of its own, after a message
-// with the fence's, in one batch.
+// publishExpecting publishes a message with an expectation of its own. It sends a batch in
+// which another message, with the fence's expectation, precedes it.
 func (f *Fence) publishExpecting(ctx context.Context, m *nats.Msg) (*jetstream.PubAck, error) {
 	if err := f.ready(ctx); err != nil {
 		return nil, err
@@ -69,8 +69,8 @@ func (f *Fence) publishExpecting(ctx context.Context, m *nats.Msg) (*jetstream.P
 	})
 }
 
-// batch returns the messages in the form to be sent, the index of the one that is to
-// carry the guard, and whether others have expectations of their own.
+// batch returns copies of the messages that are ready to be sent, the index of the one that
+// will carry the guard, and whether any others have expectations of their own.
 func (f *Fence) batch(messages []*nats.Msg) (out []*nats.Msg, guarded int, expects bool, err error) {
 	if len(messages) == 0 || len(messages) > MaxBatch {
 		return nil, 0, false, fmt.Errorf("%w: a batch has from 1 to %d messages", ErrInvalid, MaxBatch)
@@ -100,8 +100,8 @@ func (f *Fence) batch(messages []*nats.Msg) (out []*nats.Msg, guarded int, expec
 	return out, guarded, expects, nil
 }
 
-// commit sends a batch and waits for the answer to its last message. A server that
-// misses part of the batch stores nothing.
+// commit sends a batch and waits for the response to its last message. If the server misses
+// any part of the batch, it stores nothing.
 func (f *Fence) commit(ctx context.Context, messages []*nats.Msg) (*jetstream.PubAck, error) {
 	id, last := rand.Text(), len(messages)-1
 	for i, m := range messages {
@@ -139,11 +139,11 @@ func (f *Fence) commit(ctx context.Context, messages []*nats.Msg) (*jetstream.Pu
 
 var errNoBatches = errors.New("it takes no batches; set allow_atomic and open the fence again")
 
-// batchesOff is the server's error code for a batch where allow_atomic is off.
+// batchesOff is the server's error code for a batch if allow_atomic is off.
 const batchesOff jetstream.ErrorCode = 10174
 
-// errTurnedOff names the usual culprit: a start-up call that writes the whole configuration.
+// errTurnedOff names the usual culprit, a start-up call that overwrites the whole configuration.
 var errTurnedOff = errors.New("allow_atomic was turned off while the fence was open, as js.CreateOrUpdateKeyValue does; set allow_atomic again, and open the bucket with js.KeyValue")
 
-// errNotSent: the last message was not sent, and without it a batch is never stored.
+// errNotSent means that the last message was not sent, without which a batch is never stored.
 var errNotSent = errors.New("the batch was not sent to its end")

@@ -14,8 +14,8 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 )
 
-// inspect refuses a stream that cannot keep the fence. It returns the number of lanes of the
-// fence, counted up to the highest one that has a message in the stream.
+// inspect returns an error if the stream cannot keep the fence. Otherwise it returns the number
+// of the fence's lanes, up to the highest one that has a message in the stream.
 func (f *Fence) inspect(ctx context.Context) (lanes int, err error) {
 	var info *jetstream.StreamInfo
 	for try := 0; ; try++ {
@@ -44,7 +44,7 @@ func (f *Fence) inspect(ctx context.Context) (lanes int, err error) {
 	return lanes, nil
 }
 
-// info asks for the configuration of the stream and for the lanes in it.
+// info requests the stream's configuration, and the lanes that have messages in it.
 func (f *Fence) info(ctx context.Context) (*jetstream.StreamInfo, error) {
 	ctx, cancel := context.WithTimeout(ctx, tryPatience)
 	defer cancel()
@@ -72,13 +72,12 @@ func (f *Fence) info(ctx context.Context) (*jetstream.StreamInfo, error) {
 	return &got.StreamInfo, nil
 }
 
-// unfit names a setting of the stream that would lose, refuse or rename the messages of
-// the fence, and the remedy. It accepts settings with which a fence fails safe,
-// refusing all writes.
+// unfit returns a stream setting that would lose, reject or rename the fence's messages, and
+// the remedy. It accepts settings under which a fence fails safe by rejecting all writes.
 func (f *Fence) unfit(c *jetstream.StreamConfig, lanes int) (setting, remedy string) {
 	const another = "use another stream"
 	switch version := c.Metadata["_nats.ver"]; {
-	// 2.11.0 to 2.11.6 skip a condition whose headers come in a different order.
+	// 2.11.0 to 2.11.6 ignore a condition if its headers are in a different order.
 	case !kvstore.ServerFits(version): //safety:fence-server
 		if version == "" {
 			version = "older than 2.11"
@@ -96,8 +95,8 @@ func (f *Fence) unfit(c *jetstream.StreamConfig, lanes int) (setting, remedy str
 		return "it acknowledges nothing (no_ack)", "unset no_ack, or " + another
 	case c.Retention != jetstream.LimitsPolicy: //safety:fence-retention
 		return "its retention removes messages that were consumed", "use a stream with the retention \"limits\""
-	// Even with per-message TTLs: a restarted server removes an old message, even one with
-	// the TTL "never".
+	// Per-message TTLs do not help: a restarted server removes an old message even if its TTL is
+	// "never".
 	case c.MaxAge > 0: //safety:fence-age
 		return fmt.Sprintf("it removes messages after %v (max_age, the TTL of a bucket)", c.MaxAge), "unset it, or " + another
 	case c.Discard == jetstream.DiscardOld && (c.MaxMsgs > 0 || c.MaxBytes > 0): //safety:fence-discard
@@ -117,7 +116,7 @@ func (f *Fence) unfit(c *jetstream.StreamConfig, lanes int) (setting, remedy str
 	return "", ""
 }
 
-// captured reports whether one of a stream's patterns matches a literal subject.
+// captured reports whether any of the patterns matches a literal subject.
 func captured(patterns []string, subject string) bool {
 	parts := strings.Split(subject, ".")
 next:

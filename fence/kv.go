@@ -18,16 +18,17 @@ const (
 
 var validKey = regexp.MustCompile(`^[-/_=.a-zA-Z0-9]+$`)
 
-// KV writes to a key-value bucket through a fence. Create it with [Fence.KV]. Read the
-// bucket with package jetstream, after [Open] has returned.
+// KV writes to a key-value bucket through a fence. Create one with [Fence.KV]. Read the
+// bucket with package jetstream, but not before [Open] has returned.
 type KV struct {
 	f      *Fence
 	bucket string
 }
 
-// KV returns the bucket whose stream the fence is on. Open the fence on stream
-// "KV_<bucket>" and a subject "$KV.<bucket>.<key>", whose key then belongs to the fence. The
-// error matches [ErrInvalid] if the fence is on another stream. KV does no I/O.
+// KV returns a KV for the bucket that the fence is on. The fence must be open on the stream
+// "KV_<bucket>" and a subject "$KV.<bucket>.<key>", whose key is then reserved for the
+// fence. If the fence is on a different stream, the error matches [ErrInvalid]. KV does no
+// I/O.
 func (f *Fence) KV(bucket string) (*KV, error) {
 	if err := f.ready(context.Background()); err != nil {
 		return nil, err
@@ -38,7 +39,7 @@ func (f *Fence) KV(bucket string) (*KV, error) {
 	return &KV{f, bucket}, nil
 }
 
-// Put writes a value under a key unconditionally, and returns the revision. Outcomes and
+// Put sets the value of a key unconditionally, and returns the new revision. Outcomes and
 // errors are those of [Fence.Publish].
 func (kv *KV) Put(ctx context.Context, key string, value []byte) (revision uint64, err error) {
 	m, err := kv.message(key, value)
@@ -48,8 +49,8 @@ func (kv *KV) Put(ctx context.Context, key string, value []byte) (revision uint6
 	return revisionOf(kv.f.PublishMsg(ctx, m))
 }
 
-// Delete marks a key as deleted, as the bucket's own Delete does. Outcomes and errors are
-// those of [Fence.Publish].
+// Delete marks a key as deleted, like the Delete method of [jetstream.KeyValue]. Outcomes
+// and errors are those of [Fence.Publish].
 func (kv *KV) Delete(ctx context.Context, key string) error {
 	m, err := kv.message(key, nil)
 	if err != nil {
@@ -60,15 +61,15 @@ func (kv *KV) Delete(ctx context.Context, key string) error {
 	return err
 }
 
-// Update writes a value under a key if the key is at the given revision, and returns the
-// new revision. If the key is at another revision, the error matches
-// [jetstream.ErrKeyExists].
+// Update sets the value of a key if the key is at the given revision, and returns the new
+// revision. If the key is at another revision, the error matches [jetstream.ErrKeyExists].
 //
-// The server checks one expectation per message. So Update is a batch of two messages: the
-// first carries the fence's expectation, and is stored under the key "<fence's key>.guard".
-// The bucket needs the stream setting allow_atomic, or the error matches [ErrUnfit]. The
-// method CreateOrUpdateKeyValue of [jetstream.JetStream] turns it off: create the bucket
-// once, and open it with KeyValue. Other outcomes and errors are those of [Fence.Publish].
+// Because the server checks one expectation per message, Update sends a batch of two. The
+// first message carries the fence's expectation and is stored under the key "<fence's
+// key>.guard". The bucket's stream must have allow_atomic set, or the error matches
+// [ErrUnfit]. The CreateOrUpdateKeyValue method of [jetstream.JetStream] turns that setting
+// off, so create the bucket once and open it with KeyValue. Other outcomes and errors are
+// those of [Fence.Publish].
 func (kv *KV) Update(ctx context.Context, key string, value []byte, revision uint64) (uint64, error) {
 	m, err := kv.message(key, value)
 	if err != nil {
@@ -78,8 +79,8 @@ func (kv *KV) Update(ctx context.Context, key string, value []byte, revision uin
 	return revisionOf(kv.f.publishExpecting(ctx, m))
 }
 
-// Create is [KV.Update] for a key that never had a value or was deleted. If it has a
-// value, the error matches [jetstream.ErrKeyExists].
+// Create is like [KV.Update], but for a key that has never had a value or has been deleted.
+// If the key has a value, the error matches [jetstream.ErrKeyExists].
 func (kv *KV) Create(ctx context.Context, key string, value []byte) (revision uint64, err error) {
 	revision, err = kv.Update(ctx, key, value, 0)
 	if !errors.Is(err, jetstream.ErrKeyExists) {

@@ -15,19 +15,19 @@ import (
 	"github.com/natslock/locks/internal/plain"
 )
 
-// Open opens the fence on a literal subject of a stream, for the holder of this fencing
-// token. Once it has returned nil, the stream stores no write of a fence on that subject
-// with a lower token. The same token can open the fence again, for example after a crash,
-// which supersedes its previous fence.
+// Open opens a fence on a literal subject of a stream, for the holder of the given fencing
+// token. Once Open has returned without an error, the stream stores no write through a
+// fence on that subject with a lower token. The same token can open the fence again, for
+// example after a crash, which supersedes its previous fence.
 //
-// All holders of a lock have to use the same stream and subject, and nothing else may
-// write to that subject. Several locks can have fences in one stream, each on its own
-// subject.
+// All holders of a lock must use the same stream and subject, and nothing else may write to
+// that subject. Several locks can have fences on one stream, each on its own subject.
 //
-// The error matches [ErrSuperseded] if a higher token has opened the fence, [ErrUnfit]
-// if the stream cannot keep it, [ErrInvalid] if an argument is invalid, and [ErrUnknown]
-// if no answer came. After any error nothing is excluded. Open tries until ctx ends, or
-// for 30 s if ctx has no deadline. If ctx has ended, the error matches ctx's.
+// The error matches [ErrSuperseded] if a higher token has opened the fence, [ErrUnfit] if
+// the stream cannot keep the fence, [ErrInvalid] if an argument is invalid, and
+// [ErrUnknown] if no response arrived. After any error nothing is excluded. Open keeps
+// trying until ctx ends, or for 30 s if ctx has no deadline. If ctx has ended, the error
+// matches ctx's.
 func Open(ctx context.Context, js jetstream.JetStream, stream, subject string, token uint64, opts ...Option) (*Fence, error) {
 	if js == nil || ctx == nil {
 		return nil, fmt.Errorf("open fence: %w: the context or the JetStream is nil", ErrInvalid)
@@ -68,10 +68,10 @@ func (f *Fence) configure(opts []Option) error {
 	return nil
 }
 
-// open moves the fence in three steps. The first writes the token and the number of lanes
-// under the fence's subject: from then on every lower token is refused there. The second
-// moves the other lanes, including those of earlier holders. The third moves the first
-// lane again, which proves that the first step was in force until the lanes had moved.
+// open moves the fence in three steps. First it writes the token and the number of lanes to
+// the fence's subject, where every lower token is now refused. Then it moves the other
+// lanes, including those of earlier holders. Finally it moves the first lane again, which
+// proves that the first step was in force until all lanes had moved.
 func (f *Fence) open(ctx context.Context) error {
 	if _, err := f.inspect(ctx); err != nil {
 		return err
@@ -80,9 +80,9 @@ func (f *Fence) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Read after the first step. Then even if something has removed the number of
-	// lanes that a lower token had written, either its lanes are in the list or its
-	// third step fails.
+	// Inspect the stream again after the first step. Then even if something has removed
+	// the number of lanes that a lower token had written, either that token's lanes are
+	// listed now or its own third step fails.
 	listed, err := f.inspect(ctx)
 	if err != nil {
 		return err
@@ -110,18 +110,18 @@ func (f *Fence) open(ctx context.Context) error {
 	return nil
 }
 
-// mark is the content of a message on a fence subject.
+// mark is the payload of a message on a fence subject.
 type mark struct {
 	Format int    `json:"fence"` // 1
 	Token  uint64 `json:"token"`
-	Lanes  int    `json:"lanes"` // the most that any holder has had
-	Write  string `json:"write"` // recognizes a message whose acknowledgement was lost
+	Lanes  int    `json:"lanes"` // the most that any holder has used
+	Write  string `json:"write"` // identifies a message whose acknowledgement was lost
 }
 
 const format = 1
 
-// raise writes m to a subject unless a higher token is there. It returns what the
-// stream has stored, and the sequence.
+// raise writes m to a subject unless a message with a higher token is there. It returns the
+// mark that the stream has stored, and its sequence.
 func (f *Fence) raise(ctx context.Context, subject string, m mark) (mark, uint64, error) {
 	m.Format, m.Write = format, rand.Text()
 	var last error // why the previous try failed
@@ -154,9 +154,9 @@ func (f *Fence) raise(ctx context.Context, subject string, m mark) (mark, uint64
 		case err == nil && sequence > 0:
 			return m, stored, nil
 		case err == nil:
-			// The condition was that the subject is empty, and a subject to which
-			// the server renames this one could be empty too. The next read shows
-			// whether it did.
+			// The condition was that the subject is empty. It also holds if the server maps
+			// the message to another empty subject. The next read shows whether that has
+			// happened.
 			created, last = true, errors.New("the message was not read back")
 			try = 0
 		default:
@@ -168,9 +168,9 @@ func (f *Fence) raise(ctx context.Context, subject string, m mark) (mark, uint64
 	}
 }
 
-// store writes a mark, on the condition that the subject is still at sequence expect.
-// The condition is on the message's own subject: a server that renames the message
-// compares it with the new name, and refuses it.
+// store writes a mark on the condition that the subject is still at sequence expect. The
+// condition is on the message's own subject. If the server maps the message to another
+// subject, it compares the condition with that one and rejects the message.
 func (f *Fence) store(ctx context.Context, subject string, m mark, expect uint64) (uint64, error) {
 	data, err := json.Marshal(m)
 	if err != nil {
@@ -188,8 +188,8 @@ func (f *Fence) store(ctx context.Context, subject string, m mark, expect uint64
 	return ack.Sequence, nil
 }
 
-// read returns the last message on a fence subject, according to the stream's leader.
-// The sequence is 0 if there is none.
+// read returns the last mark on a fence subject and its sequence, according to the stream's
+// leader. The sequence is 0 if there is none.
 func (f *Fence) read(ctx context.Context, subject string) (mark, uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, tryPatience)
 	defer cancel()
@@ -221,8 +221,8 @@ func (f *Fence) read(ctx context.Context, subject string) (mark, uint64, error) 
 		return mark{}, 0, fmt.Errorf("read %q: the answer has no message", subject)
 	}
 	var m mark
-	// This includes the tombstone of a deleted key. The highest token is then lost, so
-	// nothing may replace the message without an operator's consent.
+	// This includes the tombstone of a deleted key. The highest token is lost, so nothing may
+	// replace the message without an operator's consent.
 	if err := json.Unmarshal(got.Message.Data, &m); err != nil || m.Format != format || m.Token == 0 || m.Lanes < 1 || m.Lanes > MaxLanes { //safety:fence-foreign
 		return mark{}, got.Message.Sequence, fmt.Errorf("%w: message %d under %q is not of a fence, so the greatest token is not known; "+
 			"stop all holders, purge the subject, and take the lock again", ErrUnfit, got.Message.Sequence, subject)
@@ -230,14 +230,14 @@ func (f *Fence) read(ctx context.Context, subject string) (mark, uint64, error) 
 	return m, got.Message.Sequence, nil
 }
 
-// why adds the permission that the server denied, if that is why no answer came.
+// why adds the permission that the server denied, if that explains the missing response.
 func (f *Fence) why(err error) error {
 	if last := f.nc.LastError(); errors.Is(err, context.DeadlineExceeded) && errors.Is(last, nats.ErrPermissionViolation) {
 		return fmt.Errorf("%w; the server refused this user a subject: %w", errNoAnswer, last)
 	}
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
-		// Do not name this context, which is not the caller's. Where the caller's ended,
-		// it is named there.
+		// Do not wrap the error of this context, which is not the caller's. If the caller's
+		// context has ended, Open or write adds its error.
 		return errNoAnswer
 	}
 	return err
@@ -245,11 +245,12 @@ func (f *Fence) why(err error) error {
 
 var errNoAnswer = errors.New("no answer came in time")
 
-// unavailable is the status of an answer given when there is no leader, or when
-// resources are temporarily short.
+// unavailable is the status of an error response when there is no leader, or when resources
+// are temporarily exhausted.
 const unavailable = 503
 
-// refused returns the server's refusal of a message, and whether it is final.
+// refused returns the API error with which the server rejected a message, and whether it is
+// final.
 func refused(err error) (refusal *jetstream.APIError, final bool) {
 	refusal, ok := errors.AsType[*jetstream.APIError](err)
 	if !ok {

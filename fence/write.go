@@ -15,32 +15,31 @@ import (
 	"github.com/natslock/locks/internal/plain"
 )
 
-// Publish publishes a message to a subject of the fence's stream, and waits for the
-// acknowledgement. The server stores the message only if no higher token has opened the
-// fence.
+// Publish publishes a message to a subject of the fence's stream and waits for the
+// acknowledgement. The server stores the message only if no higher token has opened the fence.
 //
-// Publish returns nil if the message was stored. It was not stored if the error matches
-// [ErrSuperseded], [ErrLost] or [ErrInvalid], or if it contains the server's refusal as a
-// *[jetstream.APIError]. After [ErrUnknown] it may have been stored or be stored later, even
-// after messages published after it. Publish waits until ctx ends, or for 5 s if ctx has no
-// deadline. If ctx has ended, the error matches ctx's.
+// If Publish returns a nil error, the message was stored. If the error matches [ErrSuperseded],
+// [ErrLost] or [ErrInvalid], or contains the server's *[jetstream.APIError], the message was
+// not stored. After [ErrUnknown] the message may have been stored, or may be stored later, even
+// after messages that were published after it. Publish waits until ctx ends, or for 5 s if ctx
+// has no deadline. If ctx has ended, the error matches ctx's.
 //
-// Each lane has one message in flight. Further calls wait their turn, first come first
-// served. [Fence.PublishBatch] and [WithLanes] raise the throughput.
+// Each lane has at most one message in flight. Further calls wait their turn, first come, first
+// served. For more throughput use [Fence.PublishBatch] or [WithLanes].
 func (f *Fence) Publish(ctx context.Context, subject string, data []byte) (*jetstream.PubAck, error) {
 	return f.PublishMsg(ctx, &nats.Msg{Subject: subject, Data: data})
 }
 
-// PublishMsg is [Fence.Publish] for a message with headers. It does not change m.
+// PublishMsg is like [Fence.Publish], but takes a message with headers. It does not modify m.
 //
-// The server checks one expectation per message, which the fence needs. So PublishMsg refuses
-// the headers of other expectations with [ErrInvalid]. It also refuses schedule headers, because
-// the server would publish such a message later and without the fence, and a roll-up of the
-// whole stream, because that removes the fence's message.
+// The server checks one expectation per message, and the fence needs it. So PublishMsg rejects
+// headers that set other expectations with [ErrInvalid]. It also rejects batch headers,
+// schedule headers, which would make the server publish the message later and without the
+// fence, and a roll-up of the whole stream, which would remove the fence's message.
 //
-// If the message has a Nats-Msg-Id that the stream has seen, the acknowledgement says Duplicate,
-// and no message was stored. A replicated stream checks for duplicates before it checks the
-// fence, so that answer does not show that the fence is still open.
+// If the stream has already seen the message's Nats-Msg-Id, the acknowledgement has Duplicate
+// set, and no message was stored. A replicated stream checks for duplicates before it checks
+// the fence, so this acknowledgement does not prove that the fence is still open.
 func (f *Fence) PublishMsg(ctx context.Context, m *nats.Msg) (*jetstream.PubAck, error) {
 	if err := f.ready(ctx); err != nil {
 		return nil, err
@@ -62,14 +61,14 @@ func (f *Fence) PublishMsg(ctx context.Context, m *nats.Msg) (*jetstream.PubAck,
 	})
 }
 
-// guard makes a message conditional on the fence.
+// guard makes a message conditional on the fence's message in lane l.
 func (f *Fence) guard(m *nats.Msg, l *lane) {
 	m.Header.Set(jetstream.ExpectedLastSubjSeqHeader, decimal(l.sequence))
 	m.Header.Set(jetstream.ExpectedLastSubjSeqSubjHeader, l.subject)
 }
 
-// message returns a copy of a user's message in the form to be sent, and whether it has
-// an expectation of its own.
+// message returns a copy of m that is ready to be sent, and whether m has an expectation of its
+// own.
 func (f *Fence) message(m *nats.Msg) (out *nats.Msg, own bool, err error) {
 	if err := literal(m.Subject); err != nil {
 		return nil, false, err
@@ -93,9 +92,9 @@ func (f *Fence) message(m *nats.Msg) (out *nats.Msg, own bool, err error) {
 	return out, own, nil
 }
 
-// write sends a write in a free lane until the server has stored or refused it. It never
-// resends a write that may have been stored. expects means that the write has conditions
-// besides the fence's.
+// write waits for a free lane and calls send until the server has stored or rejected the write.
+// It never resends a write that may have been stored. expects means that the write has
+// conditions in addition to the fence's.
 func (f *Fence) write(ctx context.Context, what string, expects bool, send func(context.Context, *lane) (*jetstream.PubAck, error)) (*jetstream.PubAck, error) {
 	fail := func(err error) (*jetstream.PubAck, error) {
 		if ctx.Err() != nil {
@@ -142,26 +141,28 @@ func (f *Fence) write(ctx context.Context, what string, expects bool, send func(
 				return fail(fmt.Errorf("an expectation of the message is wrong: %w", refusal))
 			}
 		}
-		// A message of the fence, or a write whose answer was lost, is still being replicated.
+		// A message of the fence, or a write whose response was lost, is still being replicated.
 		if clock.Sleep(limited, clock.InFlightBackoff(try)) != nil {
 			return fail(fmt.Errorf("not stored: %w", refusal))
 		}
 	}
 }
 
-// absent is the number of refusals after which the fence counts as lost if the server does not
-// have its message. They take about a second, within which a deposed leader would be replaced.
+// absent is the number of rejections after which the fence is considered lost if the server
+// does not have its message. They take about a second, during which a deposed leader would be
+// replaced.
 const absent = 20
 
-// judge finds out why the server refused a guard of l. The error ends the fence. open
-// means that the fence's message is still the last one there, so the guard was right.
+// judge finds out why the server rejected the guard of lane l. open means that the fence's
+// message is still the last one on the lane's subject, so the guard was right. An error has
+// ended the fence. If judge returns neither, the caller should try again.
 func (f *Fence) judge(ctx context.Context, l *lane, try int) (open bool, err error) {
 	there, sequence, err := f.read(ctx, l.subject)
 	switch {
 	case errors.Is(err, ErrUnfit):
 		return false, f.end(f.named(fmt.Errorf("%w: another message is in its place: %w", ErrLost, err)))
 	case err != nil:
-		return false, nil // the next try shows
+		return false, nil // the next try will tell
 	case sequence == l.sequence:
 		return true, nil
 	case there.Token > f.token:
@@ -174,7 +175,8 @@ func (f *Fence) judge(ctx context.Context, l *lane, try int) (open bool, err err
 	return false, nil
 }
 
-// certain reports whether an unanswered write was certainly not sent, or reached no stream.
+// certain reports whether a write that got no response was certainly not stored, because it was
+// not sent or reached no stream.
 func certain(err error) bool {
 	return errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, nats.ErrNoResponders) ||
 		errors.Is(err, nats.ErrMaxPayload) || errors.Is(err, errNotSent) || errors.Is(err, nats.ErrBadSubject)
