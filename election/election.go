@@ -88,9 +88,9 @@ func checkValue(v []byte) error {
 	return nil
 }
 
-// TTL overrides the client's TTL for this candidate's terms. If a leader crashes, no one leads
-// for at most one TTL plus half a second. All candidates should use the same TTL. If d is outside
-// the limits of [natslock.TTL], campaigns return [natslock.ErrInvalid].
+// TTL overrides the client's TTL for this candidate's terms. If a leader crashes, the election is
+// without a leader for at most one TTL plus half a second. All candidates should use the same
+// TTL. If d is outside the limits of [natslock.TTL], campaigns return [natslock.ErrInvalid].
 func TTL(d time.Duration) Option {
 	return func(e *Election) error {
 		e.opts = append(e.opts, natslock.TTL(d))
@@ -288,8 +288,8 @@ func (e *Election) Leader(ctx context.Context) (Leader, error) {
 	return l, nil
 }
 
-// read reads the current leader from the server. The result reflects at least all changes up to
-// the returned revision.
+// read reads the current leader from the server. The result reflects all changes up to the
+// returned revision, and possibly later ones.
 func (e *Election) read(ctx context.Context) (Leader, uint64, error) {
 	h, revision, err := inside.Holder(ctx, e.c, e.name)
 	return leaderOf(h), revision, err

@@ -12,9 +12,9 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// Term is a period during which a candidate leads, as won by [Election.Campaign] or
-// [Election.Run]. It is safe for concurrent use. A zero Term behaves like a zero [natslock.Lock]:
-// it leads nothing.
+// Term is a period during which a candidate leads. [Election.Campaign] returns one, and
+// [Election.Run] passes one to its function. It is safe for concurrent use. A zero Term behaves
+// like a zero [natslock.Lock]: it leads nothing.
 type Term struct {
 	lock *natslock.Lock
 }
@@ -78,8 +78,9 @@ func (t *Term) Resign(ctx context.Context) error {
 // Run campaigns, calls lead for each term it wins, and campaigns again, until ctx ends. lead's
 // context ends when the term does, and the term ends when lead returns or panics. lead must
 // return when its context ends, because this candidate does not campaign again until it has. When
-// ctx ends, so does the current term, or with [Detached] as soon as lead returns. Run survives
-// lost terms, outages, server restarts, and a bucket that is deleted and re-created.
+// ctx ends, so does the current term, unless the election is [Detached]: then the term ends when
+// lead returns. Run survives lost terms, outages, server restarts, and a bucket that is deleted
+// and re-created.
 //
 // If lead returns within 10 s, Run pauses before it campaigns again: at most 100 ms at first, and
 // up to 10 s if that keeps happening. It does not pause after a lost term. The client's logger
@@ -90,8 +91,8 @@ func (t *Term) Resign(ctx context.Context) error {
 // connection was closed for good, it matches [natslock.ErrUnavailable] and
 // nats.ErrConnectionClosed. If another campaign would fail in the same way or [OnChange] cannot
 // continue, it matches [natslock.ErrClosed], [natslock.ErrPermission] or [natslock.ErrInvalid].
-// The last error of lead is joined to it if it was worth a warning. By the time Run returns, this
-// candidate has resigned. Cancel ctx before calling [natslock.Client.Close].
+// If lead's last call led to a warning, its error is joined to that of Run. By the time Run
+// returns, this candidate has resigned. Cancel ctx before calling [natslock.Client.Close].
 func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, t *Term) error) error {
 	if err := e.ready(ctx); err != nil {
 		return err

@@ -12,7 +12,7 @@
 //		if err != nil {
 //			return err // errors.Is(err, fence.ErrSuperseded): a newer holder is at work
 //		}
-//		// Read what you are going to change only now, and then write.
+//		// Only now read what you are going to change, and then write.
 //		_, err = f.Publish(ctx, "orders.created", order)
 //		return err // errors.Is(err, fence.ErrSuperseded): the server did not store it
 //	})
@@ -69,7 +69,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// The server closes a connection that sends it a subject or stream name much longer than this.
+// Limits on subjects and stream names. The server closes a connection that sends it much
+// longer ones.
 const (
 	maxSubject = 2048
 	maxStream  = 255
@@ -143,8 +144,8 @@ type Option func(*Fence) error
 // WithLanes lets n writes be in flight at a time, by giving the fence n subjects. n is
 // between 1 and [MaxLanes], and 1 is the default. The additional subjects are the fence's
 // subject followed by ".1", ".2" and so on, and the stream must capture them. The holders
-// of a lock can use different numbers. An Open costs two messages per lane, where the
-// holder that had the most lanes counts.
+// of a lock can use different numbers. Open costs two messages for each lane, up to the
+// most lanes that any holder has had.
 func WithLanes(n int) Option {
 	return func(f *Fence) error {
 		if n < 1 || n > MaxLanes {

@@ -69,9 +69,9 @@ func (f *Fence) configure(opts []Option) error {
 }
 
 // open moves the fence in three steps. First it writes the token and the number of lanes to
-// the fence's subject, where every lower token is now refused. Then it moves the other
-// lanes, including those of earlier holders. Finally it moves the first lane again, which
-// proves that the first step was in force until all lanes had moved.
+// the fence's subject, which makes that subject refuse every lower token. Then it moves the
+// other lanes, including those of earlier holders. Finally it moves the first lane again,
+// which proves that the first step was in force until all lanes had moved.
 func (f *Fence) open(ctx context.Context) error {
 	if _, err := f.inspect(ctx); err != nil {
 		return err

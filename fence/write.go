@@ -141,7 +141,7 @@ func (f *Fence) write(ctx context.Context, what string, expects bool, send func(
 				return fail(fmt.Errorf("an expectation of the message is wrong: %w", refusal))
 			}
 		}
-		// A message of the fence, or a write whose response was lost, is still being replicated.
+		// A fence message, or a write whose response was lost, is still being replicated.
 		if clock.Sleep(limited, clock.InFlightBackoff(try)) != nil {
 			return fail(fmt.Errorf("not stored: %w", refusal))
 		}

@@ -66,7 +66,8 @@ import (
 // MaxPartitions is the maximum number of partitions in a group.
 const MaxPartitions = 10_000
 
-// maxGroup is the maximum length of a group's name, which the names of the group's locks extend.
+// maxGroup is the maximum length of a group's name. It leaves room for the suffixes of the
+// group's lock names.
 const maxGroup = 500
 
 // maxWeight is the maximum weight of a worker.
@@ -145,8 +146,8 @@ func checkCount(n int) error {
 	return nil
 }
 
-// checkGroup rejects an invalid group name. A wildcard in the name would act as one in the
-// patterns that are built from it.
+// checkGroup rejects an invalid group name. A wildcard in the name would change the meaning of
+// the patterns that are built from it.
 func checkGroup(name string) error {
 	if name == "" || len(name) > maxGroup || strings.ContainsAny(name, "*>") {
 		return fmt.Errorf("%w: a group %.64q: the name is empty, has more than %d bytes or a wildcard", natslock.ErrInvalid, name, maxGroup)
