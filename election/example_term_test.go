@@ -13,7 +13,7 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// The context of a term is for the work of the leader. Its cause is that of a lock.
+// Run the leader's work with the term's context. Its cause is the same as a lock's.
 func ExampleTerm_Context() {
 	ctx := context.Background()
 	locks, done := example.Client()
@@ -32,7 +32,8 @@ func ExampleTerm_Context() {
 	// true
 }
 
-// A resource that refuses smaller tokens is safe from a leader of an earlier term.
+// Tokens rise with every term, so a resource that rejects lower tokens is safe from the leader of
+// an earlier term.
 func ExampleTerm_Token() {
 	ctx := context.Background()
 	locks, done := example.Client()
@@ -54,7 +55,7 @@ func ExampleTerm_Token() {
 	// true
 }
 
-// A step that takes longer than the rest of the term is better not begun.
+// If a step takes longer than the rest of the term, do not start it.
 func ExampleTerm_Remaining() {
 	ctx := context.Background()
 	locks, done := example.Client()
@@ -71,7 +72,7 @@ func ExampleTerm_Remaining() {
 	// 0s
 }
 
-// Err is for a loop that has no context to wait for.
+// Err is useful in a loop that does not select on a context.
 func ExampleTerm_Err() {
 	ctx := context.Background()
 	locks, done := example.Client()
@@ -88,7 +89,7 @@ func ExampleTerm_Err() {
 	// true
 }
 
-// A vacancy is a Leader too.
+// Observe yields a vacancy as a Leader too.
 func ExampleLeader_Vacant() {
 	ctx := context.Background()
 	locks, done := example.Client()
@@ -103,7 +104,7 @@ func ExampleLeader_Vacant() {
 	// Output: nobody leads: true
 }
 
-// A leader that crashes is followed within the TTL and half a second.
+// If a leader crashes, the next one takes over within the TTL plus half a second.
 func ExampleTTL() {
 	ctx := context.Background()
 	locks, done := example.Client()

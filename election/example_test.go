@@ -11,7 +11,7 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// A service that does its work while it leads, and campaigns again afterwards.
+// A service works while it leads, and then campaigns again.
 func ExampleElection_Run() {
 	ctx, stop := context.WithCancel(context.Background())
 	locks, done := example.Client()
@@ -33,7 +33,7 @@ func ExampleElection_Run() {
 	// stopped: true
 }
 
-// A process that leads for a single term.
+// A process leads for a single term.
 func ExampleElection_Campaign() {
 	ctx := context.Background()
 	locks, done := example.Client()
@@ -46,7 +46,7 @@ func ExampleElection_Campaign() {
 	}
 	fmt.Println("leads:", term.Context().Err() == nil)
 	if err := term.Resign(ctx); err != nil {
-		log.Print(err) // errors.Is(err, natslock.ErrLost): another candidate may have led before
+		log.Print(err) // errors.Is(err, natslock.ErrLost): another candidate may already have led
 	}
 	fmt.Println("leads:", term.Context().Err() == nil)
 	// Output:
@@ -54,7 +54,7 @@ func ExampleElection_Campaign() {
 	// leads: false
 }
 
-// Any process can ask for the leader and its value.
+// Any process can look up the leader and its value.
 func ExampleElection_Leader() {
 	ctx := context.Background()
 	locks, done := example.Client(natslock.WithOwner("web-1"))
@@ -78,7 +78,7 @@ func ExampleElection_Leader() {
 	// web-1 at 10.0.0.7:8080
 }
 
-// An observer receives the leader, and each change of it.
+// An observer receives the current leader and every change.
 func ExampleElection_Observe() {
 	ctx, stop := context.WithCancel(context.Background())
 	locks, done := example.Client()
@@ -111,7 +111,7 @@ func ExampleElection_Observe() {
 	// nobody leads
 }
 
-// IsLeader is for hot paths: it does no I/O.
+// IsLeader does no I/O, so it is suitable for hot paths.
 func ExampleElection_IsLeader() {
 	ctx := context.Background()
 	locks, done := example.Client()
@@ -143,7 +143,7 @@ func ExampleTerm_Proclaim() {
 		log.Fatal(err)
 	}
 	if err := term.Proclaim(ctx, []byte("10.0.0.7:8080")); err != nil {
-		log.Fatal(err) // errors.Is(err, natslock.ErrLost): it does not lead any more
+		log.Fatal(err) // errors.Is(err, natslock.ErrLost): it no longer leads
 	}
 	l, err := e.Leader(ctx)
 	fmt.Printf("%s %v\n", l.Value, err)
@@ -152,8 +152,8 @@ func ExampleTerm_Proclaim() {
 	// 10.0.0.7:8080 <nil>
 }
 
-// A leader that resigns hands over at once, and is behind all others when it campaigns
-// again.
+// A leader that resigns hands over immediately. If it campaigns again, it joins the back of the
+// queue.
 func ExampleTerm_Resign() {
 	ctx := context.Background()
 	locks, done := example.Client()
@@ -181,7 +181,7 @@ func ExampleTerm_Resign() {
 	// true
 }
 
-// OnChange has Run report each leader, even while another process leads.
+// OnChange makes Run report every leader, even while another process leads.
 func ExampleNew() {
 	ctx, stop := context.WithCancel(context.Background())
 	locks, done := example.Client()
@@ -203,8 +203,8 @@ func ExampleNew() {
 	// the leader is at 10.0.0.7:8080
 }
 
-// A service that is stopped finishes the item that it is working on, and resigns then. A loss ends the
-// work at once.
+// A service that is being stopped finishes its current item before it resigns. If it loses the
+// term, the work stops immediately.
 func ExampleDetached() {
 	ctx, stop := context.WithCancel(context.Background()) // signal.NotifyContext
 	locks, done := example.Client()
@@ -213,7 +213,7 @@ func ExampleDetached() {
 	items <- "order 42"
 	items <- "order 43"
 	process := func(term context.Context, item string) error {
-		stop() // in the middle of it
+		stop() // in the middle of the item
 		fmt.Println("finished:", item, term.Err())
 		return term.Err()
 	}

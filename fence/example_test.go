@@ -15,7 +15,7 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// start starts a server, with a stream ORDERS and a bucket settings.
+// start starts a server with a stream named ORDERS and a bucket named settings.
 func start() (nc *nats.Conn, js jetstream.JetStream, stop func()) {
 	ctx := context.Background()
 	nc, stop = example.Connect()
@@ -33,7 +33,7 @@ func start() (nc *nats.Conn, js jetstream.JetStream, stop func()) {
 	return nc, js, stop
 }
 
-// newBucket creates a bucket that takes KV.Create and KV.Update.
+// newBucket creates a bucket that supports KV.Create and KV.Update.
 func newBucket(ctx context.Context, js jetstream.JetStream, name string) error {
 	_, err := js.CreateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: name})
 	if err != nil {
@@ -49,8 +49,8 @@ func newBucket(ctx context.Context, js jetstream.JetStream, name string) error {
 	return err
 }
 
-// A holder that has lost its lock opens its fence too late, or writes too late. The token
-// of each lock is greater than that of the lock before it.
+// Once a later holder has opened the fence, a holder that has lost its lock can neither
+// open the fence nor write through it. Tokens rise from one lock to the next.
 func ExampleOpen() {
 	ctx := context.Background()
 	nc, js, stop := start()
@@ -66,7 +66,7 @@ func ExampleOpen() {
 		if err != nil {
 			return err
 		}
-		// Read now what you are going to change, and then write.
+		// Only now read what you are going to change, and then write.
 		_, err = f.Publish(ctx, "orders.created", []byte("order 1"))
 		return err
 	})
@@ -110,7 +110,7 @@ func ExampleFence_PublishMsg() {
 		log.Fatal(err)
 	}
 
-	// With an id a message can be published again when no answer has come.
+	// A message with an ID can safely be published again if no response arrives.
 	order := &nats.Msg{Subject: "orders.created", Data: []byte("order 1"), Header: nats.Header{"Nats-Msg-Id": {"order-1"}}}
 	for range 2 {
 		ack, err := f.PublishMsg(ctx, order)
@@ -158,7 +158,7 @@ func ExampleFence_Err() {
 	// after it: true
 }
 
-// bucket opens a fence on the bucket settings.
+// bucket opens a fence on the bucket named settings.
 func bucket(js jetstream.JetStream, token uint64) (kv *fence.KV) {
 	f, err := fence.Open(context.Background(), js, "KV_settings", "$KV.settings.fence", token)
 	if err != nil {
@@ -226,7 +226,8 @@ func ExampleKV_Create() {
 	// true
 }
 
-// A job of one day pays each account once, although its first run crashes in the middle, and other runs may be at work.
+// A daily job pays each account once, even though its first run crashes halfway and other
+// runs may be active.
 func ExampleKV_Create_payout() {
 	ctx := context.Background()
 	nc, js, stop := start()
@@ -258,7 +259,7 @@ func ExampleKV_Create_payout() {
 					}
 				}
 				return nil
-			}, natslock.MaxWait(time.Minute)) // then the next call tries again
+			}, natslock.MaxWait(time.Minute)) // on a timeout, the next call tries again
 		})
 		fmt.Println(err == nil, errors.Is(err, natslock.ErrDone))
 	}
@@ -297,7 +298,7 @@ func ExampleKV_Update() {
 	// true
 }
 
-// A resource that is not on NATS remembers the greatest token that it has seen.
+// A resource outside NATS remembers the greatest token it has seen.
 func ExampleCheck() {
 	var greatest uint64
 	for _, token := range []uint64{100, 101, 100} {

@@ -20,7 +20,7 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// Do runs a function under a lock. Its context ends when the lock is lost, so
+// Do runs a function under a lock. The function's context ends when the lock is lost, so
 // that the work stops before the next holder begins.
 func ExampleClient_Do() {
 	ctx := context.Background()
@@ -51,7 +51,7 @@ func ExampleClient_Lock() {
 	}
 	fmt.Println(l.Err(), l.Remaining() > 8*time.Second)
 	if err := l.Unlock(ctx); err != nil {
-		log.Print(err) // matches natslock.ErrLost if the lock had been lost
+		log.Print(err) // matches natslock.ErrLost if the lock was lost
 	}
 	fmt.Println(errors.Is(l.Err(), natslock.ErrReleased))
 	// Output:
@@ -59,7 +59,7 @@ func ExampleClient_Lock() {
 	// true
 }
 
-// TryLock does not wait. Its error says who holds the lock.
+// TryLock does not wait. Its error tells who holds the lock.
 func ExampleClient_TryLock() {
 	ctx := context.Background()
 	locks, done := example.Client(natslock.WithOwner("web-1"))
@@ -77,8 +77,8 @@ func ExampleClient_TryLock() {
 	// second: held by web-1 myself: true
 }
 
-// ledger is a resource that refuses the holder of an older lock than the newest that has
-// written.
+// ledger is a resource that rejects writes with a token lower than the highest it has
+// seen.
 type ledger struct {
 	newest uint64
 	lines  []string
@@ -107,7 +107,7 @@ func ExampleClient_Stats() {
 	// Output: 3 granted, 3 released, 0 lost, 0 held now
 }
 
-// Healthy does no I/O, so a probe may call it as often as it likes.
+// Healthy does no I/O, so a probe can call it as often as it likes.
 func ExampleClient_Healthy() {
 	nc, stop := example.Connect()
 	defer stop()
@@ -125,8 +125,8 @@ func ExampleClient_Healthy() {
 	// true
 }
 
-// Close waits for the holders to unlock. When its context ends, it ends the contexts of
-// the locks that are left, and leaves their records to their TTL.
+// Close waits for the holders to unlock. If its context ends first, Close ends the
+// contexts of the remaining locks and leaves their records to expire.
 func ExampleClient_Close() {
 	locks, done := example.Client()
 	defer done()
@@ -145,7 +145,7 @@ func ExampleClient_Close() {
 	// true
 }
 
-// Parts of a name may hold any bytes. Their dots do not make tokens of their own.
+// Join accepts arbitrary bytes. A dot within a part does not start a new token.
 func ExampleJoin() {
 	fmt.Println(natslock.Join("orders", "42"))
 	fmt.Println(natslock.Join("tenant", "a.b", "x y"))
@@ -154,7 +154,7 @@ func ExampleJoin() {
 	// tenant.a=2Eb.x y
 }
 
-// A process needs one client for each connection.
+// A process needs one client per connection.
 func ExampleNew() {
 	nc, stop := example.Connect() // a service calls nats.Connect
 	defer stop()
@@ -168,7 +168,7 @@ func ExampleNew() {
 	// Output: <nil>
 }
 
-// TryDo leaves the work to the client that is at it already.
+// TryDo gives up if another client is already doing the work.
 func ExampleClient_TryDo() {
 	ctx := context.Background()
 	locks, done := example.Client()
@@ -188,7 +188,7 @@ func ExampleClient_TryDo() {
 	// <nil>
 }
 
-// MaxWait bounds the wait and not the work, unlike a deadline on the context.
+// Unlike a deadline on the context, MaxWait limits only the wait, not the work.
 func ExampleMaxWait() {
 	ctx := context.Background()
 	locks, done := example.Client()
@@ -204,8 +204,8 @@ func ExampleMaxWait() {
 	// Output: true <nil>
 }
 
-// A deadline on the context given to Lock ends the work, too. Detached keeps it from
-// that.
+// When the context given to Lock ends, so does the lock's context, unless the lock is
+// Detached.
 func ExampleDetached() {
 	locks, done := example.Client()
 	defer done()
@@ -222,14 +222,14 @@ func ExampleDetached() {
 	cancel()
 	fmt.Println(child.Remaining() > 0, child.Err())
 	fmt.Println(detached.Remaining() > 0, detached.Err())
-	_ = child.Unlock(ctx) // works with a context that has ended
+	_ = child.Unlock(ctx) // works even though ctx has ended
 	_ = detached.Unlock(ctx)
 	// Output:
 	// true context canceled
 	// true <nil>
 }
 
-// Until takes a lock for the rest of a period. It is never renewed, so that nobody else
+// Until takes a lock for the rest of a period. The lock is never renewed, and no one else
 // runs the job in this period, even if this process dies.
 func ExampleUntil() {
 	ctx := context.Background()
@@ -246,8 +246,8 @@ func ExampleUntil() {
 	// Output: true false
 }
 
-// A lock that lingers stays with its client after the last Unlock. The next Lock of that
-// client costs no message, and another client gets the lock as soon as it asks.
+// A lingering lock stays with its client after the last Unlock. That client's next Lock
+// costs no message, and another client gets the lock as soon as it asks.
 func ExampleLinger() {
 	ctx := context.Background()
 	nc, stop := example.Connect()
@@ -257,7 +257,7 @@ func ExampleLinger() {
 		log.Fatal(err)
 	}
 	defer locks.Close(ctx)
-	other, err := natslock.New(ctx, nc) // another process, most likely
+	other, err := natslock.New(ctx, nc) // usually in another process
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -281,8 +281,8 @@ func ExampleLinger() {
 	// idle: 0 and with the other client: true
 }
 
-// MinHold keeps replicas whose clocks differ from running a short job twice: here the second
-// one comes 10 ms later, when the job is over.
+// MinHold keeps replicas with slightly different clocks from running a short job twice.
+// Here the second replica tries 10 ms later, when the job is already done.
 func ExampleMinHold() {
 	ctx := context.Background()
 	locks, done := example.Client()
@@ -309,7 +309,8 @@ func ExampleMinHold() {
 	// not renewed any more: true
 }
 
-// Adopt takes the lock that a handle names, with its fencing token. That works once.
+// Adopt takes over the lock that a handle identifies, with the same fencing token. A
+// handle works only once.
 func ExampleClient_Adopt() {
 	ctx := context.Background()
 	locks, done := example.Client()
@@ -323,7 +324,7 @@ func ExampleClient_Adopt() {
 		log.Fatal(err)
 	}
 
-	adopted, err := locks.Adopt(ctx, handle) // another process, most likely
+	adopted, err := locks.Adopt(ctx, handle) // usually in another process
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -336,7 +337,7 @@ func ExampleClient_Adopt() {
 	// again: true
 }
 
-// EarlyWarning is called while there is time left to stop.
+// EarlyWarning calls its function while there is still time to stop.
 func ExampleEarlyWarning() {
 	_ = func(ctx context.Context, locks *natslock.Client, batches []func(context.Context) error) error {
 		stop := make(chan struct{}, 1)
@@ -357,7 +358,8 @@ func ExampleEarlyWarning() {
 	}
 }
 
-// The configuration counts when the bucket is made; an existing one is never changed.
+// The configuration applies only when New creates the bucket. It never changes an
+// existing one.
 func ExampleWithBucketConfig() {
 	onCluster := func(ctx context.Context, nc *nats.Conn) error {
 		locks, err := natslock.New(ctx, nc, natslock.WithBucketConfig(kvstore.Config{Replicas: 3, MaxBytes: 64 << 20}))
@@ -370,8 +372,8 @@ func ExampleWithBucketConfig() {
 	// Output: true
 }
 
-// Three servers of a cluster keep the bucket, which is the default there. So New fails where there are
-// fewer servers, instead of making a bucket that one failure ends.
+// Three replicas are the default on a cluster. With WithReplicas(3), New fails if there
+// are fewer servers, instead of creating a bucket that a single failure can take down.
 func ExampleWithReplicas() {
 	onCluster := func(ctx context.Context, nc *nats.Conn) error {
 		locks, err := natslock.New(ctx, nc, natslock.WithReplicas(3))
@@ -386,7 +388,8 @@ func ExampleWithReplicas() {
 	// Output: true
 }
 
-// Goroutines of all clients get in exactly as they came, and a break is noticed at once.
+// Goroutines of all clients get the lock in exactly the order in which they asked, and a
+// break is noticed immediately.
 func ExampleWithTuning() {
 	ctx := context.Background()
 	locks, done := example.Client(natslock.WithTuning(natslock.Tuning{Turn: -1, WatchAfter: 1}))
@@ -395,7 +398,7 @@ func ExampleWithTuning() {
 	// Output: <nil>
 }
 
-// Meta shows other clients and operators what the holder does.
+// Meta tells other clients and operators what the holder is doing.
 func ExampleMeta() {
 	ctx := context.Background()
 	locks, done := example.Client()
@@ -414,7 +417,8 @@ func ExampleMeta() {
 	// Output: OPS-1
 }
 
-// The client does not renew such a lease. It ends with its TTL, unless Extend prolongs it.
+// NoRenew takes a lease that the client does not renew. It ends with its TTL unless it is
+// extended.
 func ExampleNoRenew() {
 	ctx := context.Background()
 	locks, done := example.Client()
@@ -428,7 +432,7 @@ func ExampleNoRenew() {
 	// Output: true
 }
 
-// A TTL of 1.5 s is 2 s: the server counts whole seconds.
+// The server counts whole seconds, so a TTL of 1.5 s is rounded up to 2 s.
 func ExampleTTL() {
 	ctx := context.Background()
 	locks, done := example.Client()
@@ -450,7 +454,7 @@ func ExampleTTL() {
 	// true
 }
 
-// Locks in different buckets are different locks.
+// Locks of the same name in different buckets are independent.
 func ExampleWithBucket() {
 	ctx := context.Background()
 	nc, stop := example.Connect()
@@ -473,7 +477,7 @@ func ExampleWithBucket() {
 	// tenant-b <nil>
 }
 
-// A service without the permission to create streams needs a bucket that exists.
+// A service that is not allowed to create streams needs an existing bucket.
 func ExampleWithCreate() {
 	nc, stop := example.Connect()
 	defer stop()
@@ -482,7 +486,8 @@ func ExampleWithCreate() {
 	// Output: an operator has to create it: true
 }
 
-// JetStream may be reached under a prefix or in a domain: see jetstream.NewWithDomain.
+// WithJetStream reaches JetStream through an API prefix or a domain: see
+// jetstream.NewWithDomain.
 func ExampleWithJetStream() {
 	ctx := context.Background()
 	nc, stop := example.Connect()
@@ -499,7 +504,7 @@ func ExampleWithJetStream() {
 	// Output: <nil>
 }
 
-// The owner is a name for people. It has no effect on the locking.
+// The owner is a name for humans. It does not affect locking.
 func ExampleWithOwner() {
 	ctx := context.Background()
 	locks, done := example.Client(natslock.WithOwner("billing-1"))
@@ -517,7 +522,7 @@ func ExampleWithOwner() {
 	// Output: billing-1
 }
 
-// The TTL of a client bounds how long a crashed holder keeps others out.
+// The client's TTL limits how long a crashed holder keeps others out.
 func ExampleWithTTL() {
 	ctx := context.Background()
 	locks, done := example.Client(natslock.WithTTL(time.Minute))
@@ -531,7 +536,7 @@ func ExampleWithTTL() {
 	// Output: true
 }
 
-// The logger receives warnings, and here that New created the bucket.
+// The logger receives warnings and, as here, the news that New has created the bucket.
 func ExampleWithLogger() {
 	withoutTime := func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.LevelKey || a.Key == slog.MessageKey {
@@ -545,7 +550,7 @@ func ExampleWithLogger() {
 	// Output: level=INFO msg="created lock bucket"
 }
 
-// A LockedError says who holds the lock that TryLock did not get.
+// A LockedError tells who holds the lock that TryLock did not get.
 func ExampleLockedError() {
 	ctx := context.Background()
 	locks, done := example.Client(natslock.WithOwner("web-1"))
@@ -563,7 +568,7 @@ func ExampleLockedError() {
 	// Output: orders.42 is held by web-1 and 0 wait
 }
 
-// A TimeoutError says how long the client waited, and for which holder.
+// A TimeoutError tells how long the client waited, and who held the lock.
 func ExampleTimeoutError() {
 	ctx := context.Background()
 	locks, done := example.Client(natslock.WithOwner("web-1"))
@@ -581,8 +586,8 @@ func ExampleTimeoutError() {
 	// Output: orders.42 true true
 }
 
-// LockAll takes several locks in one order for all clients, so two transfers between the
-// same accounts do not wait for each other.
+// LockAll takes locks in the same order in every client, so two transfers between the
+// same accounts do not deadlock.
 func ExampleClient_LockAll() {
 	ctx := context.Background()
 	locks, done := example.Client()
@@ -602,14 +607,14 @@ func ExampleClient_LockAll() {
 	// true <nil>
 }
 
-// Once runs a job once under its name, in the replica that is first. The others call it too,
-// and are told that the job is done.
+// Once runs a named job once, in whichever replica comes first. The other replicas learn
+// that the job is done.
 func ExampleClient_Once() {
 	ctx := context.Background()
 	locks, done := example.Client()
 	defer done()
 
-	for range 3 { // replicas, most likely
+	for range 3 { // usually in different replicas
 		err := locks.Once(ctx, "reports.2026-11", 31*24*time.Hour, func(ctx context.Context, l *natslock.Lock) error {
 			fmt.Println("the report of November", ctx.Err())
 			return nil
@@ -623,8 +628,9 @@ func ExampleClient_Once() {
 	// true
 }
 
-// A daily job from 02:00 on in Berlin, in whichever replica asks first. Each replica has this loop. A
-// SIGTERM ends ctx and, because of Detached, not the job.
+// A daily job runs after 02:00 in Berlin, in whichever replica asks first. Every replica
+// runs this loop. A SIGTERM ends ctx but, because of Detached, does not interrupt the
+// job.
 func ExampleClient_Once_daily() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -653,7 +659,7 @@ func ExampleClient_Once_daily() {
 	}
 }
 
-// TryLockAll takes all locks or none.
+// TryLockAll takes all of the locks or none.
 func ExampleClient_TryLockAll() {
 	ctx := context.Background()
 	locks, done := example.Client()

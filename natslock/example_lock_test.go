@@ -12,8 +12,8 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// A process can be paused for longer than its lease lasts, and go on before it learns that.
-// The resource recognizes it by the token of its lock.
+// A process can be paused past the end of its lease and carry on before it finds out. The
+// resource recognizes it by its lower token.
 func Example_fencing() {
 	ctx := context.Background()
 	locks, done := example.Client()
@@ -24,7 +24,7 @@ func Example_fencing() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	// An operator takes it for dead.
+	// An operator believes that the holder is dead.
 	if err := admin.New(locks).Break(ctx, admin.BreakRequest{Kind: admin.KindMutex, Name: "ledger", ID: slow.ID(), Reason: "it hangs", Immediately: true}); err != nil {
 		log.Fatal(err)
 	}
@@ -42,7 +42,7 @@ func Example_fencing() {
 	// lost: true
 }
 
-// SetMeta shows others how far the work has come.
+// SetMeta tells others how far the work has progressed.
 func ExampleLock_SetMeta() {
 	ctx := context.Background()
 	locks, done := example.Client()
@@ -68,8 +68,8 @@ func ExampleLock_SetMeta() {
 	// true
 }
 
-// Handoff leaves a lock in the bucket for another process, which adopts it with the handle.
-// Nobody gets the lock in between.
+// Handoff leaves a lock in the bucket for another process to adopt with the handle. No
+// one else can get the lock in between.
 func ExampleLock_Handoff() {
 	ctx := context.Background()
 	locks, done := example.Client()
@@ -81,7 +81,7 @@ func ExampleLock_Handoff() {
 
 	handle, err := l.Handoff(ctx)
 	if err != nil {
-		log.Fatal(err) // not confirmed: the lock is free after its TTL
+		log.Fatal(err) // not confirmed, so the lock expires with its TTL
 	}
 	text, err := handle.MarshalText() // for the next stage of the build
 	if err != nil {
@@ -95,8 +95,8 @@ func ExampleLock_Handoff() {
 	// still locked: true
 }
 
-// Contended notifies the holder of a long job that another goroutine or client waits. The
-// holder stops after the current part of the job.
+// Contended tells the holder of a long job that another goroutine or client is waiting.
+// The holder stops after the current part of the job.
 func ExampleLock_Contended() {
 	ctx := context.Background()
 	locks, done := example.Client()
@@ -128,7 +128,7 @@ func ExampleLock_Contended() {
 	// <nil> <nil>
 }
 
-// A lease that is not renewed ends by itself, unless it is extended.
+// A lease that is not renewed expires unless it is extended.
 func ExampleLock_Extend() {
 	ctx := context.Background()
 	locks, done := example.Client()
@@ -149,7 +149,7 @@ func ExampleLock_Extend() {
 	// true
 }
 
-// The lock's context ends with the lock. Its cause says why.
+// The lock's context ends with the lock, and its cause tells why.
 func ExampleLock_Context() {
 	ctx := context.Background()
 	locks, done := example.Client()
@@ -169,7 +169,7 @@ func ExampleLock_Context() {
 	// true false
 }
 
-// Unlock reports whether the lock was held to that moment.
+// Unlock reports whether the lock was held until the call.
 func ExampleLock_Unlock() {
 	ctx := context.Background()
 	locks, done := example.Client()
@@ -192,7 +192,7 @@ func ExampleLock_Unlock() {
 	// Output: alone all the time
 }
 
-// Do runs a function under a lock that is held already, and unlocks it.
+// Do runs a function under a lock that is already held, and then unlocks it.
 func ExampleLock_Do() {
 	ctx := context.Background()
 	locks, done := example.Client()
@@ -212,8 +212,8 @@ func ExampleLock_Do() {
 	// true <nil>
 }
 
-// A resource that refuses tokens lower than the greatest it has seen is safe from
-// holders that were paused: see the example of the package.
+// Tokens rise with every grant, so a resource that rejects lower tokens is safe from
+// holders that were paused: see the package example.
 func ExampleLock_Token() {
 	ctx := context.Background()
 	locks, done := example.Client()
@@ -233,7 +233,7 @@ func ExampleLock_Token() {
 	// Output: true
 }
 
-// Err returns nil while the lock is held, and then the cause of its end.
+// Err returns nil while the lock is held, and then the reason it ended.
 func ExampleLock_Err() {
 	ctx := context.Background()
 	locks, done := example.Client()
@@ -248,7 +248,7 @@ func ExampleLock_Err() {
 	switch err := l.Err(); {
 	case errors.Is(err, natslock.ErrReleased):
 		fmt.Println("released")
-	case errors.Is(err, natslock.ErrLost): // also when an operator broke it
+	case errors.Is(err, natslock.ErrLost): // or broken by an operator
 		fmt.Println("lost:", err)
 	}
 	// Output:
@@ -256,7 +256,7 @@ func ExampleLock_Err() {
 	// released
 }
 
-// Remaining reports whether a step still fits into the validity that the server has confirmed.
+// Remaining tells whether there is still time for another step before the validity ends.
 func ExampleLock_Remaining() {
 	ctx := context.Background()
 	locks, done := example.Client()
@@ -274,7 +274,7 @@ func ExampleLock_Remaining() {
 	// 0s
 }
 
-// The ID finds a holder in logs, in the bucket and in the output of lockctl.
+// The ID identifies a holder in logs, in the bucket and in lockctl's output.
 func ExampleLock_ID() {
 	ctx := context.Background()
 	locks, done := example.Client()
@@ -314,7 +314,7 @@ func ExampleLock_Name() {
 	// Output: orders.42
 }
 
-// A handle travels as text, in a message or a file.
+// A handle can be sent as text, in a message or a file.
 func ExampleHandle_MarshalText() {
 	ctx := context.Background()
 	locks, done := example.Client()
@@ -332,7 +332,7 @@ func ExampleHandle_MarshalText() {
 		log.Fatal(err)
 	}
 
-	var received natslock.Handle // in another process, most likely
+	var received natslock.Handle // usually in another process
 	if err := received.UnmarshalText(text); err != nil {
 		log.Fatal(err)
 	}
@@ -343,7 +343,7 @@ func ExampleHandle_MarshalText() {
 	// true
 }
 
-// accounts locks two accounts on a server that is started for an example.
+// accounts locks two accounts on a server started for the example.
 func accounts() (all *natslock.LockSet, done func()) {
 	locks, done := example.Client()
 	all, err := locks.LockAll(context.Background(), []string{"account.9", "account.4", "account.9"})
@@ -353,7 +353,7 @@ func accounts() (all *natslock.LockSet, done func()) {
 	return all, done
 }
 
-// Do runs a function under locks that are held already, and unlocks them.
+// Do runs a function under locks that are already held, and then unlocks them.
 func ExampleLockSet_Do() {
 	all, done := accounts() // Client.LockAll
 	defer done()
@@ -368,7 +368,7 @@ func ExampleLockSet_Do() {
 	// <nil> true
 }
 
-// Unlock releases all locks at once. Its errors name the locks that were lost.
+// Unlock releases all of the locks together. Its error names any locks that were lost.
 func ExampleLockSet_Unlock() {
 	all, done := accounts()
 	defer done()
@@ -381,7 +381,7 @@ func ExampleLockSet_Unlock() {
 	// Output: alone all the time
 }
 
-// The context of several locks ends with the first of them.
+// The context of a LockSet ends as soon as any of its locks does.
 func ExampleLockSet_Context() {
 	all, done := accounts()
 	defer done()
@@ -394,7 +394,7 @@ func ExampleLockSet_Context() {
 	// true
 }
 
-// Err returns nil while all locks are held, and then the cause of the first end.
+// Err returns nil while all locks are held, and then the reason the first of them ended.
 func ExampleLockSet_Err() {
 	all, done := accounts()
 	defer done()
@@ -406,7 +406,7 @@ func ExampleLockSet_Err() {
 	// true
 }
 
-// Each name comes once, in the order in which every client takes them.
+// Names lists each name once, in the order in which every client takes the locks.
 func ExampleLockSet_Names() {
 	all, done := accounts()
 	defer done()
@@ -415,7 +415,7 @@ func ExampleLockSet_Names() {
 	// Output: [account.4 account.9]
 }
 
-// Each lock has a fencing token of its own.
+// Each lock has its own fencing token.
 func ExampleLockSet_Token() {
 	all, done := accounts()
 	defer done()

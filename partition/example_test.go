@@ -12,7 +12,7 @@ import (
 	"github.com/natslock/locks/partition"
 )
 
-// A worker that processes the messages of its partitions, and leaves when its service stops.
+// A worker processes the messages of its partitions, and leaves when its service stops.
 func ExampleGroup_Run() {
 	ctx, stop := context.WithCancel(context.Background())
 	locks, done := example.Client()
@@ -35,7 +35,7 @@ func ExampleGroup_Run() {
 				if err := process(ctx, p.Token(), m); err != nil {
 					return err
 				}
-			case <-p.Leaving(): // another worker is to get this partition
+			case <-p.Leaving(): // another worker takes over
 				return nil
 			case <-ctx.Done(): // lost
 				return context.Cause(ctx)
@@ -48,7 +48,7 @@ func ExampleGroup_Run() {
 	// stopped: true
 }
 
-// A worker of a pod of a StatefulSet, which comes back under its name.
+// A worker in a StatefulSet pod keeps its ID when the pod restarts.
 func ExampleNew() {
 	locks, done := example.Client()
 	defer done()
@@ -57,7 +57,7 @@ func ExampleNew() {
 	// Output: pod-1 0
 }
 
-// started runs a worker of three partitions, and returns when it owns them.
+// started runs a worker and returns when it owns all three partitions of its group.
 func started(opts ...partition.Option) (g *partition.Group, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	locks, done := example.Client()
@@ -125,7 +125,7 @@ func ExampleGroup_ID() {
 	// Output: pod-1
 }
 
-// An operator looks at a group from outside.
+// An operator inspects a group from outside.
 func ExampleInspect() {
 	ctx, stop := context.WithCancel(context.Background())
 	locks, done := example.Client()
@@ -147,11 +147,11 @@ func ExampleInspect() {
 	// Output: 1 pod-1 pod-1 <nil>
 }
 
-// A tool looks for groups.
+// A tool finds the groups in a list of locks.
 func ExampleGroups() {
 	g, stop := started()
 	defer stop()
-	locks := []admin.Info{{Kind: admin.KindMutex, Name: "orders"}} // as admin.Admin.List has read them
+	locks := []admin.Info{{Kind: admin.KindMutex, Name: "orders"}} // as returned by admin.Admin.List
 	for _, m := range g.Members() {
 		locks = append(locks, admin.Info{Kind: admin.KindMutex, Name: "ingest.member." + m.ID, Holder: &admin.Holder{
 			Holder: natslock.Holder{Token: m.Token, Meta: map[string]string{"member": m.ID, "weight": "1", "partitions": "3"}},

@@ -12,8 +12,8 @@ import (
 	"github.com/natslock/locks/rwlock"
 )
 
-// Readers share the lock, a writer is alone. The read lock lingers: until somebody wants to write,
-// the next read of this client costs no message.
+// Readers share the lock, but a writer holds it exclusively. The read lock lingers, so until
+// someone wants to write, this client's next read costs no message.
 func ExampleNew() {
 	ctx := context.Background()
 	locks, done := example.Client() // natslock.New
@@ -39,7 +39,7 @@ func ExampleNew() {
 	// writing: index
 }
 
-// A writer's token is greater than that of each reader it has waited for.
+// A writer's token is higher than that of every reader it waited for.
 func ExampleRWLock_Lock() {
 	ctx := context.Background()
 	locks, done := example.Client()
@@ -144,7 +144,7 @@ func ExampleRWLock_RDo() {
 	// <nil>
 }
 
-// TryDo leaves the work when readers are inside.
+// TryDo gives up if readers hold the lock.
 func ExampleRWLock_TryDo() {
 	ctx := context.Background()
 	locks, done := example.Client()
@@ -161,7 +161,7 @@ func ExampleRWLock_TryDo() {
 	// Output: true
 }
 
-// Code that takes a natslock.Locker reads with that of RLocker, and writes with the RWLock.
+// Code that accepts a natslock.Locker reads with the RLocker and writes with the RWLock itself.
 func ExampleRWLock_RLocker() {
 	ctx := context.Background()
 	locks, done := example.Client()
@@ -178,7 +178,7 @@ func ExampleRWLock_RLocker() {
 	// <nil> <nil>
 }
 
-// TryRDo reads beside other readers, and leaves the work when a writer is inside.
+// TryRDo runs alongside other readers, but gives up if a writer holds the lock.
 func ExampleRWLock_TryRDo() {
 	ctx := context.Background()
 	locks, done := example.Client()

@@ -11,7 +11,7 @@ import (
 	"github.com/natslock/locks/semaphore"
 )
 
-// At most two exports run at a time, in all processes together.
+// At most two exports run at a time, across all processes.
 func ExampleNew() {
 	ctx := context.Background()
 	locks, done := example.Client() // natslock.New
@@ -28,7 +28,7 @@ func ExampleNew() {
 	// Output: exporting with a permit of exports
 }
 
-// Each goroutine has a permit of its own.
+// Each goroutine holds its own permit.
 func ExampleSemaphore_Acquire() {
 	ctx := context.Background()
 	locks, done := example.Client()
@@ -81,7 +81,7 @@ func ExampleSemaphore_Do() {
 	// <nil>
 }
 
-// TryDo leaves the work when all permits are taken.
+// TryDo gives up if all permits are taken.
 func ExampleSemaphore_TryDo() {
 	ctx := context.Background()
 	locks, done := example.Client()
@@ -98,7 +98,7 @@ func ExampleSemaphore_TryDo() {
 	// Output: true
 }
 
-// A slot names one of as many resources as there are permits.
+// If there are as many resources as permits, a slot can select one of them.
 func ExampleSlot() {
 	ctx := context.Background()
 	locks, done := example.Client()
