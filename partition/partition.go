@@ -26,9 +26,9 @@
 // A worker is a member of the group while it holds the mutex "ingest.member.<id>", and owns a
 // partition while it holds "ingest.part.<number>". Once the members have not changed for half a
 // second, each worker lists these locks, computes the plan by itself, and queues for the locks
-// that the plan assigns to it. The worker that holds such a lock notices the waiter, lists the
-// locks again, and gives up the partition if the plan no longer assigns it to that worker. There
-// is no leader, and the plan is not stored in the bucket.
+// that the plan assigns to it. A worker that holds one of them notices the waiter, lists the
+// locks again, and gives up the partition if the new plan assigns it elsewhere. There is no
+// leader, and the plan is not stored in the bucket.
 //
 // If workers disagree about the members, partitions take longer to move, but exclusion still
 // holds: at most one worker owns a partition within its validity, and each owner has a higher
@@ -73,11 +73,11 @@ const maxGroup = 500
 // maxWeight is the maximum weight of a worker.
 const maxWeight = 1000
 
-// defaultDrain is the drain time without [Drain].
+// defaultDrain is the default for [Drain].
 const defaultDrain = 10 * time.Second
 
-// ErrDrainTime is the cause of a partition's context if its function has not returned within the
-// drain time: see [Drain].
+// ErrDrainTime is the cause with which a function's context ends if the function has not returned
+// within the drain time: see [Drain].
 var ErrDrainTime = errors.New("the drain time is over")
 
 // Group lets a worker join a group and observe it. Create one with [New]. It is safe for
@@ -291,7 +291,7 @@ func (g *Group) Members() (members []Member) {
 }
 
 // Plan returns the ID of each partition's planned owner, based on the worker's last read of the
-// group. It is nil before the first read and unless Run is in progress. It does no I/O.
+// group. It is nil before the first read and outside Run. It does no I/O.
 func (g *Group) Plan() (ids []string) {
 	g.worker(func(w *worker) { ids = slices.Clone(w.plan) })
 	return ids
@@ -389,8 +389,8 @@ const (
 	// return, Err is nil unless the server has not confirmed the end of the membership. In that
 	// case it matches [natslock.ErrUnavailable], and the membership ends with its TTL.
 	EventLeft
-	// EventGranted means that the worker owns a partition. It calls the function next, unless the
-	// lock is lost first.
+	// EventGranted means that the worker owns a partition. Its function is called next, unless
+	// the lock is lost first.
 	EventGranted
 	// EventLeaving means that the partition is to move to another worker, or that Run is about to
 	// return.
@@ -431,8 +431,8 @@ type Event struct {
 	Partition int
 	// Token is the fencing token of the partition or the membership.
 	Token uint64
-	// Held is the time since the partition was granted, up to the event or, if the function has
-	// returned, up to its return.
+	// Held is the time from the grant to the event, or to the function's return if it has
+	// returned.
 	Held time.Duration
 	Err  error
 }

@@ -268,7 +268,7 @@ func (r *runner) look() {
 // lookTimeout limits a single read of the group.
 const lookTimeout = 30 * time.Second
 
-// A worker whose ID is taken first reports the wait after soon, and then every often.
+// A worker whose ID is taken reports this after soon, and then every often.
 const (
 	soon  = time.Second
 	often = 30 * time.Second

@@ -75,7 +75,7 @@ type State struct {
 	known map[uint64]struct{}
 }
 
-// Metadata keys of a group's locks.
+// Keys in the metadata of a group's locks.
 const (
 	idKey     = "member"
 	weightKey = "weight"

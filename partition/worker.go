@@ -38,7 +38,7 @@ const (
 //	  ^                 |                 |               |
 //	  +----- end -------+------- end -----+----- end -----+
 //
-// Exclusion does not depend on the phase, but only on the partition's lock.
+// Exclusion depends only on the partition's lock, not on its phase.
 type phase uint8
 
 const (
@@ -76,7 +76,7 @@ type worker struct {
 	past    map[uint64]struct{} // tokens of ended memberships that a read may still show
 	plan    []string            // nil before the first read
 
-	changed, changedFirst time.Time // of the members, since the last look began; zero if none
+	changed, changedFirst time.Time // last and first change of the members since the last look began
 	looking               bool      // a look is in progress
 	looks, seen           uint64    // number of looks begun, and number of the last one that succeeded
 	wanted                uint64    // a look with at least this number must begin immediately
@@ -188,8 +188,8 @@ func (w *worker) nextLook() time.Time {
 	return due
 }
 
-// next returns when decide has to be called again if no event comes first, or zero if it does
-// not.
+// next returns when decide has to be called again if no event comes first, or zero if there is no
+// need.
 func (w *worker) next(now time.Time) (at time.Time) {
 	earlier := func(t time.Time) {
 		if !t.IsZero() && (at.IsZero() || t.Before(at)) {
@@ -248,8 +248,8 @@ func (w *worker) gone(token uint64, now time.Time) {
 
 // renewed records that a member has renewed its lease. If the last look did not show that
 // membership, the notification of its grant was missed. But once a change has made a look due,
-// renewals have no effect: a worker that has just joined does not know any members yet, and all
-// their renewals must not keep postponing its first look.
+// renewals have no effect: a worker that has just joined does not know any members yet, and the
+// renewals of many members must not keep postponing its first look.
 func (w *worker) renewed(token uint64, now time.Time) {
 	delete(w.past, token)
 	if _, known := w.known[token]; !known && w.changed.IsZero() {
@@ -285,7 +285,7 @@ func (w *worker) read(g State, now time.Time) error {
 			switch s := &w.slots[k]; {
 			case s.phase != held:
 			case p.Waiting > 0 && s.contended == 0 && !w.mine(k):
-				s.contended = w.seen // its notification was missed, but the list shows the waiter
+				s.contended = w.seen // the list shows a waiter whose notification was missed
 			case p.Waiting == 0 && s.contended <= w.seen:
 				// The waiter gave up. The next one causes no notification, so unsettled keeps the
 				// worker looking.
