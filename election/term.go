@@ -91,8 +91,9 @@ func (t *Term) Resign(ctx context.Context) error {
 // connection was closed for good, it matches [natslock.ErrUnavailable] and
 // nats.ErrConnectionClosed. If another campaign would fail in the same way or [OnChange] cannot
 // continue, it matches [natslock.ErrClosed], [natslock.ErrPermission] or [natslock.ErrInvalid].
-// If lead's last call led to a warning, its error is joined to that of Run. By the time Run
-// returns, this candidate has resigned. Cancel ctx before calling [natslock.Client.Close].
+// If the outcome of lead's last call was logged as a warning, its error is joined to Run's. By
+// the time Run returns, this candidate has resigned. Cancel ctx before calling
+// [natslock.Client.Close].
 func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, t *Term) error) error {
 	if err := e.ready(ctx); err != nil {
 		return err

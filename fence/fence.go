@@ -243,8 +243,8 @@ func apiPrefix(js jetstream.JetStream) string {
 	return jetstream.DefaultAPIPrefix
 }
 
-// literal returns an error unless subject is a single literal subject. The server compares
-// a condition's subject literally, so a wildcard would guard nothing.
+// literal returns an error unless subject is a valid subject without wildcards. The server
+// compares a condition's subject literally, so a wildcard would guard nothing.
 func literal(subject string) error {
 	if len(subject) > maxSubject {
 		return fmt.Errorf("%w: a subject of %d bytes, at most %d fit", ErrInvalid, len(subject), maxSubject)

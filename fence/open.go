@@ -170,7 +170,7 @@ func (f *Fence) raise(ctx context.Context, subject string, m mark) (mark, uint64
 
 // store writes a mark on the condition that the subject is still at sequence expect. The
 // condition is on the message's own subject. If the server maps the message to another
-// subject, it compares the condition with that one and rejects the message.
+// subject, it checks the condition against that subject and rejects the message.
 func (f *Fence) store(ctx context.Context, subject string, m mark, expect uint64) (uint64, error) {
 	data, err := json.Marshal(m)
 	if err != nil {

@@ -33,9 +33,9 @@ func (f *Fence) Publish(ctx context.Context, subject string, data []byte) (*jets
 // PublishMsg is like [Fence.Publish], but takes a message with headers. It does not modify m.
 //
 // The server checks one expectation per message, and the fence needs it. So PublishMsg rejects
-// headers that set other expectations with [ErrInvalid]. It also rejects batch headers,
-// schedule headers, which would make the server publish the message later and without the
-// fence, and a roll-up of the whole stream, which would remove the fence's message.
+// headers that set other expectations with [ErrInvalid]. It also rejects batch headers, and
+// schedule headers because the server would publish the message later and without the fence. A
+// roll-up of the whole stream is rejected because it would remove the fence's message.
 //
 // If the stream has already seen the message's Nats-Msg-Id, the acknowledgement has Duplicate
 // set, and no message was stored. A replicated stream checks for duplicates before it checks

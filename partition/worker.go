@@ -188,8 +188,7 @@ func (w *worker) nextLook() time.Time {
 	return due
 }
 
-// next returns when decide has to be called again if no event comes first, or zero if there is no
-// need.
+// next returns when to call decide again if no event comes first, or zero if there is no need.
 func (w *worker) next(now time.Time) (at time.Time) {
 	earlier := func(t time.Time) {
 		if !t.IsZero() && (at.IsZero() || t.Before(at)) {
