@@ -253,10 +253,10 @@ func metaOf(value []byte) map[string]string {
 	return map[string]string{valueKey: string(value)}
 }
 
-// leaderOf returns the leader that h describes, or the zero Leader if h no longer leads. After an
-// operator has broken its claim, a leader is deposed even though its record still keeps the next
-// one out. A holder that does not renew its record is no leader either: it has handed the mutex
-// over, or unlocked it before the end of a minimum hold.
+// leaderOf returns the leader that h describes, or the zero Leader if h no longer leads. Breaking
+// a leader's claim deposes it, even though its record still keeps the next leader out. A holder
+// that does not renew its record does not lead either: it has handed the mutex over, or unlocked
+// it before the end of a minimum hold.
 func leaderOf(h *admin.Holder) Leader {
 	if h == nil || h.Overdue || h.Broken != nil || h.Fixed { //safety:leader-deposed
 		return Leader{}
