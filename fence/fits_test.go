@@ -173,6 +173,7 @@ func TestLost(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			js := kit.JetStream(t, testutil.RunServer(t).Connect())
 			s := orders(t, js, func(c *jetstream.StreamConfig) { c.AllowRollup = true })
 			f := open(t, js, 10)

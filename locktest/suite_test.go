@@ -20,19 +20,23 @@ type counted struct {
 func (c counted) Stats() natslock.Stats { return c.client.Stats() }
 
 func TestLockerInMemory(t *testing.T) {
+	t.Parallel()
 	locktest.TestLocker(t, func(t *testing.T) natslock.Locker { return inMemory(t) })
 }
 
 func TestRLockerInMemory(t *testing.T) {
+	t.Parallel()
 	locktest.TestRLocker(t, func(t *testing.T) (reader, writer natslock.Locker) { return sides(inMemory(t).Client()) })
 }
 
 func TestLockerOnServer(t *testing.T) {
+	t.Parallel()
 	s := testutil.RunServer(t)
 	locktest.TestLocker(t, func(t *testing.T) natslock.Locker { return onServer(t, s) })
 }
 
 func TestRLockerOnServer(t *testing.T) {
+	t.Parallel()
 	s := testutil.RunServer(t)
 	locktest.TestRLocker(t, func(t *testing.T) (reader, writer natslock.Locker) { return sides(onServer(t, s)) })
 }

@@ -17,8 +17,10 @@ import (
 	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/kit"
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
+	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/testutil"
 )
 
@@ -54,7 +56,15 @@ func (p *pace) granted(who string) {
 // its own. W takes the gate and drains. B reads and V writes, both from the queue. A leaves
 // after some renewals, W and B after some more. Whatever happens, no writer is in beside
 // another client, all clients get in, and in the end nothing is left.
-func TestFaultAtEveryStep(t *testing.T) {
+func TestFaultAtEveryStep(t *testing.T) { faultAtSteps(t, kit.WithMemoryBucket) }
+
+// TestFaultAtEveryStepServer is the same on a server.
+func TestFaultAtEveryStepServer(t *testing.T) {
+	tier.Proof(t)
+	faultAtSteps(t, kit.WithServerBucket)
+}
+
+func faultAtSteps(t *testing.T, in func(*testing.T, func(*testing.T, kit.FaultyBucket))) {
 	for _, step := range []struct {
 		who   string
 		stage string
@@ -93,15 +103,15 @@ func TestFaultAtEveryStep(t *testing.T) {
 		{"V", "rw take", 2, 3},
 	} {
 		t.Run(fmt.Sprintf("%s %s %d-%d", step.who, step.stage, step.first, step.last), func(t *testing.T) {
-			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				newPeer(t, s.Connect(), 0) // makes the bucket
+			in(t, func(t *testing.T, bucket kit.FaultyBucket) {
 				u := history.NewRecorder()
-				u.Tap(t, s.Connect())
+				bucket.Tap(t, u)
 				var all sync.WaitGroup
 				for _, f := range kit.Fates { // each with clients and a lock of its own
 					peers := map[string]*peer{}
 					for i, who := range []string{"A", "W", "B", "V"} {
-						peers[who] = newPeer(t, s.Connect(), uint64(i), natslock.WithTTL(faultTTL), natslock.WithOwner(who))
+						c, f := bucket.Client(t, uint64(i), natslock.WithTTL(faultTTL), natslock.WithOwner(who))
+						peers[who] = &peer{RWLock: rwlock.New(c), c: c, f: f}
 					}
 					target := peers[step.who].f
 					target.OnSend(kit.Between(step.stage, step.first, step.last, f.Fate))
@@ -113,7 +123,7 @@ func TestFaultAtEveryStep(t *testing.T) {
 				}
 				all.Wait()
 				u.Check(t)
-				assert.Empty(t, kit.KeysLeft(t, s.Connect()), "left in the bucket")
+				assert.Empty(t, bucket.KeysLeft(t), "left in the bucket")
 			})
 		})
 	}

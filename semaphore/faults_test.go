@@ -17,6 +17,7 @@ import (
 	"github.com/natslock/locks/internal/verify/faults"
 	"github.com/natslock/locks/internal/verify/history"
 	"github.com/natslock/locks/internal/verify/kit"
+	"github.com/natslock/locks/internal/verify/tier"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
 	"github.com/natslock/locks/semaphore"
@@ -104,7 +105,15 @@ func takeOver(t *testing.T, ours *semaphore.Semaphore, name string, b *peer, opt
 // B hold the two permits of a semaphore. C and D wait, and go in when A and B leave.
 // Whatever happens, at most two are inside, all clients get in, and in the end nothing is
 // left.
-func TestFaultAtEveryStep(t *testing.T) {
+func TestFaultAtEveryStep(t *testing.T) { faultAtSteps(t, kit.WithMemoryBucket) }
+
+// TestFaultAtEveryStepServer is the same on a server.
+func TestFaultAtEveryStepServer(t *testing.T) {
+	tier.Proof(t)
+	faultAtSteps(t, kit.WithServerBucket)
+}
+
+func faultAtSteps(t *testing.T, in func(*testing.T, func(*testing.T, kit.FaultyBucket))) {
 	fates := map[string]faults.Fate{
 		"answer lost": faults.LoseAnswer, "dropped": faults.Drop, "in flight": faults.Refuse(kvstore.ErrInFlight),
 		"not sent":                    faults.NotSent(fmt.Errorf("%w: test", kvstore.ErrUnavailable)),
@@ -126,21 +135,19 @@ func TestFaultAtEveryStep(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%c %s %d-%d", who[step.who], step.stage, step.first, step.last), func(t *testing.T) {
 			var h *history.History
-			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
+			in(t, func(t *testing.T, bucket kit.FaultyBucket) {
 				rec := history.NewRecorder()
-				join(t, s) // makes the bucket
-				nc := s.Connect()
-				rec.Tap(t, nc)
+				bucket.Tap(t, rec)
 				var all sync.WaitGroup
 				for fate, f := range fates {
 					name := history.Want{Kind: admin.KindSemaphore, Name: natslock.Join(fate), Permits: 2}
 					var clients []*history.Client
 					for i := range who {
-						p := join(t, s, natslock.WithTTL(5*time.Second), rec.Option())
+						c, store := bucket.Client(t, 1, natslock.WithTTL(5*time.Second), rec.Option())
 						if i == step.who {
-							p.f.OnSend(kit.Between(step.stage, step.first, step.last, f))
+							store.OnSend(kit.Between(step.stage, step.first, step.last, f))
 						}
-						clients = append(clients, rec.Client(fmt.Sprintf("%c %s", who[i], fate), p.Client))
+						clients = append(clients, rec.Client(fmt.Sprintf("%c %s", who[i], fate), c))
 					}
 					for i, c := range clients {
 						all.Go(func() {
@@ -162,7 +169,7 @@ func TestFaultAtEveryStep(t *testing.T) {
 				all.Wait()
 				time.Sleep(time.Minute)
 				synctest.Wait()
-				rec.Left(kit.KeysLeft(t, nc)...)
+				rec.Left(bucket.KeysLeft(t)...)
 				h = rec.History()
 			})
 			history.Verify(t, h, history.Options{Least: map[string]int{"grants": len(who) * len(fates)}})

@@ -52,16 +52,9 @@ var faultySteps = []struct {
 // TestFaultAtEveryStep makes each step meet each fate. The bucket is in memory, so the
 // scenarios run in parallel.
 func TestFaultAtEveryStep(t *testing.T) {
-	faultAtSteps(t, 1, func(t *testing.T, scenario func(*testing.T, faultyBucket)) {
+	faultAtSteps(t, 1, func(t *testing.T, scenario func(*testing.T, kit.FaultyBucket)) {
 		t.Parallel()
-		kit.InMemory(t, func(t *testing.T, m *kvstore.Memory) {
-			scenario(t, faultyBucket{
-				client: func(opts ...natslock.Option) (*natslock.Client, *faults.Store) {
-					return kit.FaultyInMemory(t, m, 1, opts...)
-				},
-				left: func() []string { return kit.KeysLeftInMemory(t, m) },
-			})
-		})
+		kit.WithMemoryBucket(t, scenario)
 	})
 }
 
@@ -72,22 +65,7 @@ func TestFaultAtEveryStepServer(t *testing.T) {
 	if tier.IsProof() {
 		apart = 1
 	}
-	faultAtSteps(t, apart, func(t *testing.T, scenario func(*testing.T, faultyBucket)) {
-		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-			scenario(t, faultyBucket{
-				client: func(opts ...natslock.Option) (*natslock.Client, *faults.Store) {
-					return kit.Faulty(t, s.Connect(), 1, opts...)
-				},
-				left: func() []string { return kit.KeysLeft(t, s.Connect()) },
-			})
-		})
-	})
-}
-
-// faultyBucket is where A and B meet: on a server, or in memory.
-type faultyBucket struct {
-	client func(opts ...natslock.Option) (*natslock.Client, *faults.Store)
-	left   func() []string // the keys of what is there
+	faultAtSteps(t, apart, kit.WithServerBucket)
 }
 
 // faultAtSteps repeats one scenario, each time with a fault in another write. A takes a
@@ -96,7 +74,7 @@ type faultyBucket struct {
 // gets in, and nothing is left in the end.
 //
 // Each step meets every apart-th fate, and the next step meets others.
-func faultAtSteps(t *testing.T, apart int, in func(t *testing.T, scenario func(*testing.T, faultyBucket))) {
+func faultAtSteps(t *testing.T, apart int, in func(t *testing.T, scenario func(*testing.T, kit.FaultyBucket))) {
 	for i, step := range faultySteps {
 		for j, f := range kit.Fates {
 			if (i+j)%apart != 0 {
@@ -107,9 +85,9 @@ func faultAtSteps(t *testing.T, apart int, in func(t *testing.T, scenario func(*
 				who = "B"
 			}
 			t.Run(fmt.Sprintf("%s %s %d-%d/%s", who, step.stage, step.first, step.last, f.Name), func(t *testing.T) {
-				in(t, func(t *testing.T, bucket faultyBucket) {
-					a, fa := bucket.client(natslock.WithTTL(5*time.Second), natslock.WithOwner("A"))
-					b, fb := bucket.client(natslock.WithTTL(5*time.Second), natslock.WithOwner("B"))
+				in(t, func(t *testing.T, bucket kit.FaultyBucket) {
+					a, fa := bucket.Client(t, 1, natslock.WithTTL(5*time.Second), natslock.WithOwner("A"))
+					b, fb := bucket.Client(t, 1, natslock.WithTTL(5*time.Second), natslock.WithOwner("B"))
 					ref := history.NewRecorder()
 					target := fa
 					if step.ofB {
@@ -154,7 +132,7 @@ func faultAtSteps(t *testing.T, apart int, in func(t *testing.T, scenario func(*
 
 					time.Sleep(2 * time.Minute) // late writes land, and are deleted
 					ref.Check(t)
-					assert.Empty(t, bucket.left(), "left in the bucket")
+					assert.Empty(t, bucket.KeysLeft(t), "left in the bucket")
 					for _, c := range []*natslock.Client{a, b} {
 						l, err := c.TryLock(t.Context(), "x")
 						require.NoError(t, err, "blocked by an own orphan")

@@ -14,6 +14,7 @@ import (
 // TestDirectGetsOff switches direct gets off, after which this user can read nothing. An election and a worker of
 // partitions go on when they are on again: no permission was refused that anybody could grant them meanwhile.
 func TestDirectGetsOff(t *testing.T) {
+	t.Parallel()
 	a := open(t)
 	a.as("admin")
 	root := kit.JetStream(t, a.connect(all).nc)

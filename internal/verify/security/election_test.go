@@ -14,6 +14,7 @@ import (
 // TestRoleUserElection has users with exactly the printed permissions campaign, lead and
 // observe. An observer that may read and not write sees the same.
 func TestRoleUserElection(t *testing.T) {
+	t.Parallel()
 	a := open(t)
 	a.as("admin")
 	first, second, o := a.as("orders"), a.as("orders"), a.as("observer")

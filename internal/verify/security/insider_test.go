@@ -6,6 +6,7 @@ import (
 	"maps"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -50,6 +51,7 @@ func (p *person) send(t *testing.T, subject, reply string, headers ...string) {
 // another client, and the answer can even be a tombstone. Nothing in the account prevents
 // that.
 func TestInsiderReplySubject(t *testing.T) {
+	t.Parallel()
 	a := open(t)
 	a.as("admin")
 	insider := a.connect("orders")
@@ -94,17 +96,20 @@ func TestInsiderReplySubject(t *testing.T) {
 // TestTenants: behind an account's imports no user reaches the names of another account,
 // with a reply subject or without.
 func TestTenants(t *testing.T) {
+	t.Parallel()
 	a := openTenants(t)
 	a.as("owner")
 	orders, users, other := a.tenant("orders"), a.tenant("users"), a.tenant("users")
 	queued(t, kit.Must(t, users.Lock, "users.1"), other, other.Lock)
 	queued(t, kit.Must(t, users.rw.Lock, "users.2"), other, other.rw.RLock)
+	var all sync.WaitGroup
 	for _, c := range []struct {
 		take kit.Taking
 		name string
 	}{{orders.TryLock, "users.1"}, {orders.Lock, "users.1"}, {orders.rw.Lock, "users.2"}, {orders.rw.RLock, "users.2"}} {
-		forbidden(t, c.take, c.name)
+		all.Go(func() { forbidden(t, c.take, c.name) })
 	}
+	all.Wait()
 
 	l := kit.Must(t, users.Lock, "users.1")
 	own := kit.Must(t, orders.Lock, "orders.1")
@@ -136,6 +141,7 @@ func TestTenants(t *testing.T) {
 // TestInsiderOwnNames: a user that may write a record can write anything there, again and
 // again. An operator sees the record and ends it, once.
 func TestInsiderOwnNames(t *testing.T) {
+	t.Parallel()
 	a := open(t)
 	a.as("admin")
 	insider, user, op := a.connect("orders"), a.as("orders"), a.as("operator")
@@ -157,6 +163,7 @@ func TestInsiderOwnNames(t *testing.T) {
 // below "orders.", one token deep. The users of "orders.>" write theirs two deep, so they
 // can neither hold that lock nor stand in its way.
 func TestInsiderNameOfAPrefix(t *testing.T) {
+	t.Parallel()
 	a := open(t)
 	a.as("admin")
 	insider, owner := a.connect("orders"), a.as(all)
@@ -169,6 +176,7 @@ func TestInsiderNameOfAPrefix(t *testing.T) {
 // TestInsiderUnrestricted: the bucket's settings refuse some changes to all users, and
 // leave others possible.
 func TestInsiderUnrestricted(t *testing.T) {
+	t.Parallel()
 	a := open(t)
 	a.as("admin")
 	u, insider := a.as(all), a.as(all)
@@ -210,6 +218,7 @@ func TestInsiderUnrestricted(t *testing.T) {
 // TestInsiderForgesAnswers: answers to requests that were not made yet count for nothing,
 // even if a user guesses the numbers of the requests to come.
 func TestInsiderForgesAnswers(t *testing.T) {
+	t.Parallel()
 	a := open(t)
 	a.as("admin")
 	insider := a.connect(all)
@@ -258,6 +267,7 @@ func TestInsiderForgesAnswers(t *testing.T) {
 // TestSecretsAreNotLogged: neither the contents of records nor the password of a user is in
 // a log or an error.
 func TestSecretsAreNotLogged(t *testing.T) {
+	t.Parallel()
 	a := open(t)
 	a.as("admin")
 	const secret = "s3cr3t"

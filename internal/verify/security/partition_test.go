@@ -58,6 +58,7 @@ func shared(t *testing.T, group string, first, second *person, meanwhile func())
 // TestRoleUserPartitions has two users with exactly the printed permissions share partitions, hand them over and take
 // them back. An observer that may read and not write sees the group, and cannot join it.
 func TestRoleUserPartitions(t *testing.T) {
+	t.Parallel()
 	a := open(t)
 	a.as("admin")
 	first, second, o := a.as("orders"), a.as("orders"), a.as("observer")
@@ -84,6 +85,7 @@ func TestRoleUserPartitions(t *testing.T) {
 // publishes to, or its inbox, Run returns ErrPermission or the bucket does not open. Without the subscription to the queues
 // nothing is returned: the worker does not learn that another one waits, and gives nothing up.
 func TestGroupUser(t *testing.T) {
+	t.Parallel()
 	set, err := lockadmin.Permissions(lockadmin.Access{OwnOnly: true, Pattern: "fleet.>", Role: lockadmin.RoleUser, InboxPrefix: "_INBOX_fleet"})
 	require.NoError(t, err)
 	mutexes := func(all []lockadmin.Permission) (subjects []string) {

@@ -44,6 +44,7 @@ func queued(t *testing.T, held *natslock.Lock, waiter *person, take kit.Taking) 
 // TestRoleUser: the service can do everything with its own names, to its own
 // permissions alone.
 func TestRoleUser(t *testing.T) {
+	t.Parallel()
 	a := open(t)
 	a.as("admin")
 	u, other := a.as("orders"), a.as("orders")
@@ -97,6 +98,7 @@ func TestRoleUser(t *testing.T) {
 
 // TestRoleUserNeedsAll takes the service's permissions away one at a time.
 func TestRoleUserNeedsAll(t *testing.T) {
+	t.Parallel()
 	a := open(t)
 	a.as("admin")
 	full := a.as("orders")
@@ -185,6 +187,7 @@ func oneByOne(t *testing.T, role string, expect map[string]func(user string)) {
 
 // TestRoleObserver: it sees everything and changes nothing.
 func TestRoleObserver(t *testing.T) {
+	t.Parallel()
 	a := open(t)
 	a.as("admin")
 	user, o := a.as("orders"), a.as("observer")
@@ -306,6 +309,7 @@ func (p *person) watch(t *testing.T) (seen func(lockadmin.EventType) bool) {
 
 // TestRoleOperator: it ends holders, writers and readers, and does nothing else.
 func TestRoleOperator(t *testing.T) {
+	t.Parallel()
 	a := open(t)
 	a.as("admin")
 	user, op := a.as("orders"), a.as("operator")
@@ -373,6 +377,7 @@ func TestRoleOperator(t *testing.T) {
 
 // TestRoleAdmin: it makes the bucket.
 func TestRoleAdmin(t *testing.T) {
+	t.Parallel()
 	for _, p := range permissions(t, "admin") {
 		t.Run(p, func(t *testing.T) {
 			a := open(t)
@@ -402,6 +407,7 @@ func TestRoleAdmin(t *testing.T) {
 // TestRolesAreRefusedTheRest: the server refuses everything that is not in a role's list,
 // and the bucket is as it was.
 func TestRolesAreRefusedTheRest(t *testing.T) {
+	t.Parallel()
 	a := open(t)
 	a.as("admin")
 	owner := a.as(all)
@@ -496,6 +502,7 @@ func TestRolesAreRefusedTheRest(t *testing.T) {
 
 // TestDocumentHasThem holds SECURITY.md to the service's permissions as they are tested.
 func TestDocumentHasThem(t *testing.T) {
+	t.Parallel()
 	document, err := os.ReadFile("../../../SECURITY.md")
 	require.NoError(t, err)
 	for _, p := range permissions(t, "orders") {
