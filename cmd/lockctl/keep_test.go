@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/natslock/locks/internal/verify/tier"
 )
 
 // With --keep the command is a job: it is done when it has ended with 0, and until then each call runs it.
@@ -57,6 +59,7 @@ func TestRunKeepRunning(t *testing.T) {
 
 // A job of which the server has not learned that it is done may run again, so it is no success.
 func TestRunKeepUnconfirmed(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	s := serve(t)
 	dir := t.TempDir()

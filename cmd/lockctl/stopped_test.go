@@ -150,6 +150,7 @@ func TestDemoStandsStill(t *testing.T) {
 }
 
 func TestDemo(t *testing.T) {
+	tier.Proof(t)
 	t.Parallel()
 	began := time.Now()
 	code, out, errs := run(t, nil, "demo")

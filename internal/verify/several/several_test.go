@@ -204,36 +204,39 @@ func refusal(err error) string {
 	return err.Error()
 }
 
-// TestLockAllHour: for an hour of fake time twenty clients lock random sets of ten names
-// in memory. Clients crash while they wait and while they work, and lose the connection for a
-// while. The writes of half of them meet faults. No two clients are inside one lock, tokens
-// rise, every client gets its locks, and nothing is left in the end.
-func TestLockAllHour(t *testing.T) {
+// TestLockAll: for a quarter of an hour of fake time, and an hour in the proof tier, twenty clients
+// lock random sets of ten names in memory. Clients crash while they wait and while they work, and
+// lose the connection for a while. The writes of half of them meet faults. No two clients are
+// inside one lock, tokens rise, every client gets its locks, and nothing is left in the end.
+func TestLockAll(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	kit.InMemory(t, func(t *testing.T, m *kvstore.Memory) {
 		store := m.Open()
 		defer store.Close()
-		strollers(t, seed, machine.Quarter(time.Hour), inMemory(t, m), store)
+		strollers(t, seed, span(15*time.Minute), inMemory(t, m), store)
 	})
 }
 
-// TestLockAllServer is TestLockAllHour for some minutes on a real server, and for an hour in
-// the proof tier.
+// TestLockAllServer is TestLockAll on a real server, for some minutes by default.
 func TestLockAllServer(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	long := 10 * time.Minute
-	if tier.IsProof() {
-		long = machine.Quarter(time.Hour)
-	}
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		dial := onServer(s)
 		_, first, err := dial()
 		require.NoError(t, err) // the bucket is there
 		require.NoError(t, first.Close(context.Background()))
-		strollers(t, seed, long, dial, kit.OpenStore(t, s.Connect()))
+		strollers(t, seed, span(5*time.Minute), dial, kit.OpenStore(t, s.Connect()))
 	})
+}
+
+// span is how long a storm lasts, which is brief by default.
+func span(brief time.Duration) time.Duration {
+	if tier.IsProof() {
+		return machine.Quarter(time.Hour)
+	}
+	return brief
 }
 
 func strollers(t *testing.T, seed uint64, long time.Duration, dial dial, store kvstore.KV) {
