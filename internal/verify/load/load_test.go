@@ -166,12 +166,12 @@ func causes(held []*natslock.Lock) (all string) {
 	return all
 }
 
-// TestNarrowLink holds 2,000 locks with the default TTL. Their client renews each every 5 s,
-// and 143 renewals a second are enough to keep them, so a link that carries half of what the
+// TestNarrowLink holds 1,000 locks with the default TTL. Their client renews each every 5 s,
+// and 72 renewals a second are enough to keep them, so a link that carries half of what the
 // client wants loses none. A narrower one loses few more than it has to: a sixth at most.
 func TestNarrowLink(t *testing.T) {
-	const locks, validity = 2000, 14
-	for _, rate := range []int{280, 200, 120} {
+	const locks, validity = 1000, 14
+	for _, rate := range []int{140, 100, 60} {
 		t.Run(fmt.Sprint(rate), func(t *testing.T) {
 			kit.InMemory(t, func(t *testing.T, m *kvstore.Memory) {
 				c, _, l, held := hold(t, m, locks)
@@ -216,7 +216,7 @@ func TestSlowAnswers(t *testing.T) {
 // TestReconnectSpreads: the renewals after a reconnect come at once, and those after them not.
 func TestReconnectSpreads(t *testing.T) {
 	kit.InMemory(t, func(t *testing.T, m *kvstore.Memory) {
-		const locks = 3000
+		const locks = 1500
 		_, line, l, held := hold(t, m, locks)
 		time.Sleep(session.DefaultTTL) // the watches of the locks have begun, with a renewal
 		line.Cut()
