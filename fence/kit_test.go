@@ -18,7 +18,10 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-func TestMain(m *testing.M) { kit.LeakCheck(m) }
+func TestMain(m *testing.M) {
+	kit.MoreAtOnce()
+	kit.LeakCheck(m)
+}
 
 const (
 	stream  = "ORDERS"

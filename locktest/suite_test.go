@@ -5,11 +5,17 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/locktest"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/rwlock"
 	"github.com/natslock/locks/testutil"
 )
+
+func TestMain(m *testing.M) {
+	kit.MoreAtOnce()
+	kit.LeakCheck(m)
+}
 
 // counted is a Locker that says how many goroutines wait.
 type counted struct {

@@ -6,13 +6,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -59,19 +57,8 @@ func buildAndRun(m *testing.M) int {
 			return 1
 		}
 	}
-	moreAtOnce()
+	kit.MoreAtOnce()
 	return m.Run()
-}
-
-// moreAtOnce runs more tests at once than there are processors: most of them wait for
-// processes. The proof tier measures, and nothing is to disturb that.
-func moreAtOnce() {
-	flag.Parse()
-	chosen := tier.IsProof()
-	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "test.parallel" })
-	if !chosen {
-		_ = flag.Set("test.parallel", strconv.Itoa(4*runtime.GOMAXPROCS(0)))
-	}
 }
 
 // process is a lockctl that was started.

@@ -1,10 +1,15 @@
 package kit
 
 import (
+	"flag"
 	"log"
 	"log/slog"
 	"os"
+	"runtime"
+	"strconv"
 	"testing"
+
+	"github.com/natslock/locks/internal/verify/tier"
 )
 
 // Main runs a package's tests; call it from TestMain. It discards what clients log by default,
@@ -19,4 +24,16 @@ func Main(m *testing.M) {
 func Quiet() {
 	slog.SetDefault(slog.New(slog.DiscardHandler))
 	log.SetOutput(os.Stderr) // undo what SetDefault did to the log package
+}
+
+// MoreAtOnce runs four parallel tests per processor, for packages whose tests mostly wait for
+// servers and processes of their own. It has no effect in the proof tier, whose measurements must
+// not be disturbed, or if -parallel is given. Call it from TestMain.
+func MoreAtOnce() {
+	flag.Parse()
+	chosen := tier.IsProof()
+	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "test.parallel" })
+	if !chosen {
+		_ = flag.Set("test.parallel", strconv.Itoa(4*runtime.GOMAXPROCS(0)))
+	}
 }

@@ -94,7 +94,7 @@ var forTests = map[string][]string{
 	verify + "proxy":   {"testutil"},
 	verify + "machine": {verify + "tier"},
 	verify + "faults":  {"natslock", "internal/plain", "internal/kvstore", "internal/bridge"},
-	verify + "kit":     {"natslock", "natslock/admin", "rwlock", "testutil", "internal/kvstore", verify + "faults", "internal/bridge", "internal/record"},
+	verify + "kit":     {"natslock", "natslock/admin", "rwlock", "testutil", "internal/kvstore", verify + "faults", verify + "tier", "internal/bridge", "internal/record"},
 	verify + "mutants": {verify + "tier"},
 	verify + "history": {"natslock", "natslock/admin", "rwlock", "semaphore", "internal/kvstore", verify + "kit", "internal/record"},
 }

@@ -23,8 +23,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	kit.Quiet()
-	kit.LeakCheck(m)
+	kit.MoreAtOnce()
+	kit.Main(m)
 }
 
 const (

@@ -22,6 +22,11 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
+func TestMain(m *testing.M) {
+	kit.MoreAtOnce()
+	kit.LeakCheck(m)
+}
+
 func TestDoctorFindsNothing(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t, testutil.WithConfig(func(o *server.Options) {
