@@ -19,6 +19,7 @@ import (
 	"github.com/natslock/locks/internal/verify/kit"
 	"github.com/natslock/locks/natslock"
 	"github.com/natslock/locks/natslock/admin"
+	"github.com/natslock/locks/semaphore"
 )
 
 // last is the last record of the bucket under a key; nil: there is none.
@@ -102,11 +103,15 @@ func TestTenants(t *testing.T) {
 	orders, users, other := a.tenant("orders"), a.tenant("users"), a.tenant("users")
 	queued(t, kit.Must(t, users.Lock, "users.1"), other, other.Lock)
 	queued(t, kit.Must(t, users.rw.Lock, "users.2"), other, other.rw.RLock)
+	permits := semaphore.New(orders.Client, 2)
 	var all sync.WaitGroup
 	for _, c := range []struct {
 		take kit.Taking
 		name string
-	}{{orders.TryLock, "users.1"}, {orders.Lock, "users.1"}, {orders.rw.Lock, "users.2"}, {orders.rw.RLock, "users.2"}} {
+	}{
+		{orders.TryLock, "users.1"}, {orders.Lock, "users.1"}, {orders.rw.TryLock, "users.2"}, {orders.rw.Lock, "users.2"},
+		{orders.rw.TryRLock, "users.2"}, {orders.rw.RLock, "users.2"}, {permits.TryAcquire, "users.3"}, {permits.Acquire, "users.3"},
+	} {
 		all.Go(func() { forbidden(t, c.take, c.name) })
 	}
 	all.Wait()
