@@ -16,7 +16,7 @@ const naivePoll = 50 * time.Millisecond
 // not renew, has no fencing token, and deletes the key without checking whose lock it is.
 var naiveSide = Side{
 	Name: "naive NATS", Server: "nats",
-	Setup: "key-value `Create`, polled every 50 ms, `Delete`; the bucket's TTL is 15 s; no renewal",
+	Setup: "key-value `Create`, polled every 50 ms, and `Delete`; the bucket's TTL is 15 s; no renewal",
 	Open: func(ctx context.Context, s *Servers) (*Client, error) {
 		nc, js, err := connectJetStream(s)
 		if err != nil {

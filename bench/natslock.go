@@ -14,13 +14,13 @@ import (
 
 var natslockSide = Side{
 	Name: "natslock", Server: "nats",
-	Setup: "`natslock.New` with its defaults: TTL 15 s, renewed, first in first out",
+	Setup: "`natslock.New` with its defaults: TTL 15 s, renewed, first in, first out",
 	Open:  natslockWith(nil),
 }
 
 var exactSide = Side{
 	Name: "natslock, no turn", Server: "nats", Only: []string{stepContention},
-	Setup: "the same with `Tuning{Turn: -1}`: goroutines of all clients get the lock in the order in which they asked",
+	Setup: "the same with `Tuning{Turn: -1}`: the goroutines of all clients get the lock in the order in which they asked",
 	Open:  natslockWith([]natslock.Option{natslock.WithTuning(natslock.Tuning{Turn: -1})}),
 }
 
@@ -28,7 +28,7 @@ var exactSide = Side{
 // next.
 var lingerSide = Side{
 	Name: "natslock, Linger", Server: "nats", Only: []string{stepCycle, stepThroughput, stepContention},
-	Setup: "natslock with `Linger(time.Second)`: the client keeps the lock until another client asks",
+	Setup: "natslock with `Linger(time.Second)`: the client keeps the unlocked lock for a second unless another client asks for it",
 	Open:  natslockWith(nil, natslock.Linger(time.Second)),
 }
 
