@@ -29,7 +29,7 @@ func TestBreakTellsTheHolder(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder, operator := kit.Join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: 1})), kit.Join(t, s, natslock.WithOwner("olga"))
 		l := kit.Must(t, holder.Lock, "l", natslock.TTL(time.Hour))
-		holder.Events.Wait(t, admin.EventRenewed, "l") // the watch is in place
+		holder.Events.Wait(t, admin.EventRenewed, "l") // the renewal shows that the watch is in place
 		begun := time.Now()
 		kit.Break(t, operator.Client, l, "it hangs")
 		kit.Receive(t, l.Context().Done(), "the end")
@@ -54,7 +54,7 @@ func TestBreakTellsTheHolder(t *testing.T) {
 	})
 }
 
-// Nobody gets in before the broken holder has stopped.
+// TestBreakWaitsForTheHolder checks that nobody gets the lock before the broken holder has stopped.
 func TestBreakWaitsForTheHolder(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder, other := kit.Join(t, s, natslock.WithTTL(30*time.Second)), kit.Join(t, s)
@@ -64,7 +64,7 @@ func TestBreakWaitsForTheHolder(t *testing.T) {
 		kit.Break(t, other.Client, l, "")
 		synctest.Wait()
 		require.ErrorIs(t, l.Err(), natslock.ErrBroken, "notified at once")
-		time.Sleep(20 * time.Second) // the work takes its time to stop
+		time.Sleep(20 * time.Second) // the holder needs time to stop its work
 		require.False(t, w.Over())
 		_, err := other.TryLock(t.Context(), "l")
 		var locked *natslock.LockedError
@@ -78,8 +78,8 @@ func TestBreakWaitsForTheHolder(t *testing.T) {
 	})
 }
 
-// A broken holder may not have got the notification. When it does not stop, it keeps others
-// out until its lease is over.
+// TestBreakOfDeafHolder checks that a broken holder that misses the notification, and so does not
+// stop, keeps others out until its lease ends.
 func TestBreakOfDeafHolder(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 30 * time.Second
@@ -97,7 +97,7 @@ func TestBreakOfDeafHolder(t *testing.T) {
 		<-w.Done
 		require.NoError(t, w.Err)
 		require.LessOrEqual(t, w.At.Sub(broken), ttl+500*time.Millisecond)
-		// The old holder's writes that were on their way do not bring its lock back.
+		// The old holder's delayed writes must not bring its lock back.
 		holder.Link.Heal()
 		time.Sleep(time.Minute)
 		kit.WantHeld(t, w.Value)
@@ -105,7 +105,8 @@ func TestBreakOfDeafHolder(t *testing.T) {
 	})
 }
 
-// A holder that never watches learns of the break from its next renewal.
+// TestBreakWithoutWatch checks that a holder that never watches learns of the break from its next
+// renewal, from Unlock or from Extend.
 func TestBreakWithoutWatch(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder, other := kit.Join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})), kit.Join(t, s)
@@ -118,7 +119,7 @@ func TestBreakWithoutWatch(t *testing.T) {
 		require.ErrorIs(t, l.Err(), natslock.ErrBroken)
 		require.ErrorContains(t, l.Err(), "why not")
 
-		// Or from its Unlock.
+		// From Unlock.
 		l = kit.Must(t, holder.Lock, "m")
 		kit.Break(t, other.Client, l, "why not")
 		w := other.Await(t, "m")
@@ -126,7 +127,7 @@ func TestBreakWithoutWatch(t *testing.T) {
 		require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrBroken)
 		w.Granted(t)
 
-		// Or from Extend.
+		// From Extend.
 		l = kit.Must(t, holder.Lock, "n")
 		kit.Break(t, other.Client, l, "why not")
 		require.ErrorIs(t, l.Extend(t.Context(), 0), natslock.ErrBroken)
@@ -152,7 +153,7 @@ func TestBreakNow(t *testing.T) {
 		kit.WantHeld(t, next)
 		kit.Unlock(t, next)
 
-		// Broken first, then not waited for.
+		// First a plain break, then an immediate one.
 		l = kit.Must(t, holder.Lock, "l", natslock.TTL(time.Hour))
 		w = other.Await(t, "l")
 		time.Sleep(5 * time.Second)
@@ -168,7 +169,8 @@ func TestBreakNow(t *testing.T) {
 	})
 }
 
-// A holder that is notified of an immediate break reports the break as the cause.
+// TestBreakNowCause checks that a holder notified of an immediate break reports the break as the
+// cause.
 func TestBreakNowCause(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder, other := kit.Join(t, s), kit.Join(t, s)
@@ -211,7 +213,7 @@ func TestBreakOnlyWhoWasShown(t *testing.T) {
 		require.Empty(t, p.Take(t, other.NC), "it is broken already")
 		require.Equal(t, "first", kit.Inspect(t, other.Client, "l").Holder.Broken.Reason)
 
-		// Id and token stay those of the holder through renewals, and a break finds it.
+		// ID and token survive renewals, so a break still finds the holder.
 		l = kit.Must(t, holder.Lock, "m")
 		time.Sleep(time.Minute)
 		shown := kit.Inspect(t, other.Client, "m").Holder
@@ -220,8 +222,8 @@ func TestBreakOnlyWhoWasShown(t *testing.T) {
 	})
 }
 
-// TestBreakBehindAMirror: a single server does not inform a client of a mirror. One that
-// lags answers that there is no record.
+// TestBreakBehindAMirror checks that an operator behind a lagging mirror can break a lock although
+// the mirror reports no record. On a single server the client cannot tell that a mirror replies.
 func TestBreakBehindAMirror(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder := kit.Join(t, s)
@@ -233,8 +235,8 @@ func TestBreakBehindAMirror(t *testing.T) {
 	})
 }
 
-// A fixed lease can be long. Its broken record lives as long as it would have
-// had, not longer.
+// TestBreakOfFixedLease checks that breaking a long fixed lease leaves the end of its record
+// unchanged.
 func TestBreakOfFixedLease(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 10 * time.Hour
@@ -250,7 +252,7 @@ func TestBreakOfFixedLease(t *testing.T) {
 		end := m.Time.Add(left)
 		require.False(t, end.Before(begun.Add(ttl)), "not before the lease would have ended")
 		require.Less(t, end.Sub(begun.Add(ttl)), 1100*time.Millisecond)
-		kit.WantHeld(t, l) // it watches never and renews never
+		kit.WantHeld(t, l) // it neither watches nor renews
 		w := other.Await(t, "l")
 		<-w.Done
 		require.NoError(t, w.Err)
@@ -258,7 +260,7 @@ func TestBreakOfFixedLease(t *testing.T) {
 		require.Less(t, w.At.Sub(begun), ttl+2*time.Second)
 		require.Error(t, l.Context().Err())
 
-		// A holder that watches is notified of the break, though it never renews.
+		// A holder that watches is notified of the break even though it never renews.
 		watching := kit.Join(t, s)
 		l = kit.Must(t, watching.Lock, "w", natslock.NoRenew(), natslock.TTL(ttl))
 		time.Sleep(2 * time.Second)
@@ -272,8 +274,8 @@ func TestBreakOfFixedLease(t *testing.T) {
 	})
 }
 
-// Notifications are hints. A user who may publish to their subject can forge one. It leads
-// to a renewal or a read, and to nothing else.
+// TestBreakForgedNotification checks that a forged notification causes a renewal or a read and
+// nothing else. Any user who may publish to the notification subject can forge one.
 func TestBreakForgedNotification(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder, other := kit.Join(t, s), kit.Join(t, s)
@@ -283,7 +285,7 @@ func TestBreakForgedNotification(t *testing.T) {
 		w := other.Await(t, "renewing")
 		time.Sleep(5 * time.Second)
 
-		// The real notification of a break of another lock, changed a little.
+		// Take the real notification of another lock's break and alter it slightly.
 		victim := kit.Must(t, other.Lock, "victim")
 		dest := r.Stream().CachedInfo().Config.RePublish.Destination
 		received, err := r.NC.SubscribeSync(dest)
@@ -316,7 +318,7 @@ func TestBreakForgedNotification(t *testing.T) {
 		require.False(t, w.Over(), "nor does a waiter believe it")
 		require.Less(t, holder.Events.Count(admin.EventRenewed, "renewing"), 30, "a flood is answered slowly")
 
-		// The true one is believed afterwards, although its revision is lower.
+		// The genuine notification must still take effect, although its revision is lower.
 		kit.Break(t, other.Client, renewing, "")
 		kit.Break(t, other.Client, fixed, "")
 		synctest.Wait()
@@ -327,7 +329,7 @@ func TestBreakForgedNotification(t *testing.T) {
 	})
 }
 
-// The same at the store's seam.
+// TestBreakForgedEvent is TestBreakForgedNotification with events forged at the store interface.
 func TestBreakForgedEvent(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := kit.JoinFaulty(t, s)
@@ -339,13 +341,14 @@ func TestBreakForgedEvent(t *testing.T) {
 				f.Forge(kvstore.Event{Kind: kind, Record: kvstore.Record{Key: "lock.l", Revision: rev, Value: []byte("forged")}})
 			}
 		}
-		time.Sleep(time.Minute) // some renewals
+		time.Sleep(time.Minute) // long enough for several renewals
 		kit.WantHeld(t, l)
 		kit.Unlock(t, l)
 	})
 }
 
-// Nor does a forged break name the cause of the end that comes later.
+// TestBreakForgedCause checks that when a lease ends after a forged break, the break is not
+// reported as the cause.
 func TestBreakForgedCause(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := kit.JoinFaulty(t, s)
@@ -372,8 +375,8 @@ func TestBreakForgedCause(t *testing.T) {
 	})
 }
 
-// A key deleted by hand is an immediate break: the holder is notified at once, and
-// does not write it again.
+// TestBreakByHand checks that deleting the key by hand acts as an immediate break: the holder is
+// notified immediately and does not write the key again.
 func TestBreakByHand(t *testing.T) {
 	for _, how := range []string{"renewed", "fixed"} {
 		t.Run(how, func(t *testing.T) {
@@ -396,7 +399,7 @@ func TestBreakByHand(t *testing.T) {
 				time.Sleep(time.Minute)
 				require.Equal(t, tombstone, r.Get("lock.l").Sequence)
 
-				// Its tombstone stays forever, and is in nobody's way.
+				// A hand-made tombstone never expires, but it must not keep anybody out.
 				next, err := other.TryLock(t.Context(), "l")
 				require.NoError(t, err)
 				require.Greater(t, next.Token(), l.Token())
@@ -413,7 +416,8 @@ func TestBreakByHand(t *testing.T) {
 	}
 }
 
-// A record overwritten by hand is not the holder's any more either.
+// TestBreakOverwritten checks that a holder whose record was overwritten by hand has lost the lock
+// and does not write the record again.
 func TestBreakOverwritten(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder := kit.Join(t, s)

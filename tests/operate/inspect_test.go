@@ -32,7 +32,7 @@ func TestInspect(t *testing.T) {
 		meta := map[string]string{"build": "17"}
 		took := time.Now()
 		l := kit.Must(t, a.Lock, "l", natslock.Meta(meta), natslock.TTL(20*time.Second))
-		meta["build"] = "18" // the map is not kept
+		meta["build"] = "18" // l keeps its own copy of the map
 		time.Sleep(1100 * time.Millisecond)
 		asked := time.Now()
 		b.Await(t, "l", natslock.Meta(map[string]string{"x": "y"}))
@@ -54,7 +54,7 @@ func TestInspect(t *testing.T) {
 			require.Greater(t, info.Queue[1].Ticket, q.Ticket)
 			require.Empty(t, info.Readers)
 		}
-		check(a.Events.Wait(t, admin.EventRenewed, "l").Time) // the watch begins with one
+		check(a.Events.Wait(t, admin.EventRenewed, "l").Time) // starting to watch causes a renewal
 		ticket := info.Queue[0].Ticket
 		time.Sleep(time.Until(a.Events.Wait(t, admin.EventRenewed, "l").Time.Add(21300 * time.Millisecond)))
 		renewals := a.Events.Count(admin.EventRenewed, "l")
@@ -75,7 +75,8 @@ func TestInspect(t *testing.T) {
 	})
 }
 
-// The queue is in the order of the tickets, no matter which waiter has renewed last.
+// TestInspectQueueOrder checks that the queue is listed in ticket order, no matter which waiter
+// renewed last.
 func TestInspectQueueOrder(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := kit.Join(t, s)
@@ -119,7 +120,7 @@ func TestInspectList(t *testing.T) {
 		"*.1.>":         {"users.1.y"},
 		"orders.2":      {"orders.2"},
 		"odd name":      {"odd name"},
-		"odd*":          nil, // not a token of its own, so no wildcard
+		"odd*":          nil, // the wildcard is not a whole token
 		"orders.gone":   nil,
 		"nobody's.>":    nil,
 		"orders.2.x.>":  nil,
@@ -142,7 +143,7 @@ func TestInspectList(t *testing.T) {
 		}
 		require.Equal(t, want, got, pattern)
 	}
-	// It can be left early.
+	// The caller may break out of the loop early.
 	for range admin.New(c.Client).List(t.Context(), ">") {
 		break
 	}
@@ -159,7 +160,7 @@ func TestInspectList(t *testing.T) {
 func TestInspectListMany(t *testing.T) {
 	s := testutil.RunServer(t)
 	c := kit.Join(t, s)
-	const n = 1500 // more than the server answers at once
+	const n = 1500 // more than fit in one response from the server
 	for i := range n {
 		l, err := c.TryLock(t.Context(), fmt.Sprintf("many.%04d", i))
 		require.NoError(t, err)
@@ -174,7 +175,7 @@ func TestInspectListMany(t *testing.T) {
 	require.True(t, slices.IsSorted(names))
 }
 
-// story collects a Watch's events as text.
+// story collects the events of a Watch as text.
 type story struct {
 	lines chan string
 	done  chan struct{}
@@ -221,7 +222,7 @@ func TestInspectWatch(t *testing.T) {
 		gone.Cancel(nil)
 		gone.Failed(t)
 		require.Equal(t, []string{"queued orders.1", "gave up orders.1"}, all.reported())
-		time.Sleep(time.Minute) // renewals are left out here
+		time.Sleep(time.Minute) // watchStory leaves out the renewals
 		require.Empty(t, all.reported())
 		kit.Unlock(t, l)
 		l = w.Granted(t)
@@ -256,7 +257,8 @@ func TestInspectWatch(t *testing.T) {
 	})
 }
 
-// An event of Watch has the details of the holder that it is about.
+// TestInspectWatchDetails checks that each event of a Watch carries the details of the holder it
+// concerns.
 func TestInspectWatchDetails(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, viewer := kit.Join(t, s, natslock.WithOwner("alice")), kit.Join(t, s)
@@ -356,7 +358,7 @@ func TestInspectObserver(t *testing.T) {
 	})
 }
 
-// An observer that is slow delays nothing.
+// TestInspectObserverBlocks checks that a blocked observer delays neither renewals nor Unlock.
 func TestInspectObserverBlocks(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		release := make(chan struct{})
@@ -369,8 +371,8 @@ func TestInspectObserverBlocks(t *testing.T) {
 	})
 }
 
-// TestInspectIsCurrent shows what another client did last, although the replica
-// that is nearest lags.
+// TestInspectIsCurrent checks that Inspect and List show the latest writes of other clients even if
+// the nearest replica lags.
 func TestInspectIsCurrent(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, waiter := kit.Join(t, s), kit.Join(t, s)
@@ -394,8 +396,8 @@ func TestInspectIsCurrent(t *testing.T) {
 	})
 }
 
-// TestListNeedsLeader: replicas answer reads while their stream has no leader, also with nothing.
-// A list without a leader that answers is an error, and says of no lock that nobody holds it.
+// TestListNeedsLeader checks that List fails if the stream has no leader. Replicas still answer
+// reads then, and an empty reply from one must not pass for a list of free locks.
 func TestListNeedsLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, f := kit.FaultyInMemory(t, kvstore.NewMemory("natslock"), 1)
@@ -414,7 +416,7 @@ func TestListNeedsLeader(t *testing.T) {
 	})
 }
 
-// counted counts the lists that are asked for.
+// counted counts the calls of List.
 type counted struct {
 	kvstore.KV
 	lists *atomic.Int64
@@ -425,8 +427,8 @@ func (c counted) List(ctx context.Context, pattern string, min uint64, opts ...k
 	return c.KV.List(ctx, pattern, min, opts...)
 }
 
-// List reads many locks in parts. The first ones come before the next part is asked for, and a
-// part shows the locks as they are then.
+// TestListInParts checks that List reads many locks in parts. It yields the locks of one part
+// before it requests the next, which then shows the locks as they are at that moment.
 func TestListInParts(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
 		const n, part = 1500, 256
@@ -461,13 +463,13 @@ func TestListInParts(t *testing.T) {
 				again, err := owner.TryLock(ctx, held[n-2].Name(), natslock.Meta(map[string]string{"taken": "again"}))
 				require.NoError(t, err)
 				kit.Keep(t, again)
-				time.Sleep(2 * time.Second) // the tombstone is gone, too
+				time.Sleep(2 * time.Second) // so that the tombstone has expired, too
 			}
 			if info.Name == held[n-2].Name() {
 				require.Equal(t, "again", info.Holder.Meta["taken"])
 			}
 		}
-		require.Len(t, names, n) // two kinds of many.0700, and without the last one
+		require.Len(t, names, n) // many.0700 appears as two kinds, and the last lock was released
 		require.IsNonDecreasing(t, names)
 		require.Equal(t, 1, readers)
 		require.Equal(t, int64(7+(n+part-1)/part), lists.Load())

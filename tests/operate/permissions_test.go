@@ -52,8 +52,8 @@ func TestPermissionDenied(t *testing.T) {
 	}, testutil.WithConfigText(users))
 }
 
-// The permissions that the documentation names are enough for one part of the
-// names, and for no other.
+// TestPermissionForSomeNames checks that the documented permissions for a subset of the names
+// suffice for those names and for no others.
 func TestPermissionForSomeNames(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		admin := kit.NewClient(t, s.Connect(kit.As("admin")...))
@@ -76,18 +76,19 @@ func TestPermissionForSomeNames(t *testing.T) {
 	}, testutil.WithConfigText(users))
 }
 
-// A user who may not ask the leader for records can inspect a lock, although other clients
-// have written to the bucket since.
+// TestPermissionToInspectInBusyBucket checks that a user who may not request records from the
+// leader can still inspect a lock after other clients have written to the bucket.
 func TestPermissionToInspectInBusyBucket(t *testing.T) {
 	s := testutil.RunServer(t, testutil.WithConfigText(users))
 	admin := kit.NewClient(t, s.Connect(kit.As("admin")...))
 	c := kit.NewClient(t, s.Connect(kit.As("orders")...))
 	l := kit.Must(t, admin.Lock, "orders.1")
-	kit.Must(t, admin.Lock, "users.1") // a later revision
+	kit.Must(t, admin.Lock, "users.1") // so that the bucket has a later revision
 	require.Equal(t, l.Token(), kit.Inspect(t, c, "orders.1").Holder.Token)
 }
 
-// A client that may not subscribe to the notifications gets in by its timers.
+// TestPermissionToListenDenied checks that a client that may not subscribe to notifications still
+// gets the lock, through its timers.
 func TestPermissionToListenDenied(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		admin := kit.NewClient(t, s.Connect(kit.As("admin")...))
@@ -99,10 +100,10 @@ func TestPermissionToListenDenied(t *testing.T) {
 			c.Client = kit.NewClient(t, c.NC, c.Events.Option())
 			deaf = append(deaf, c)
 		}
-		// They get in in any order. When the lock has been free for more than a second, the
-		// client that reads it first takes it.
+		// They may get the lock in any order: once it has been free for more than a second,
+		// whichever client reads it first takes it.
 		var wg sync.WaitGroup
-		for _, c := range append(deaf, deaf[0]) { // two goroutines of the first one
+		for _, c := range append(deaf, deaf[0]) { // two goroutines use the first client
 			w := c.Await(t, "l")
 			wg.Go(func() {
 				<-w.Done
@@ -122,7 +123,7 @@ func TestPermissionToListenDenied(t *testing.T) {
 	}, testutil.WithConfigText(users))
 }
 
-// Without a reply there is no answer at all.
+// TestPermissionForInboxDenied checks that New fails quickly if the client cannot receive replies.
 func TestPermissionForInboxDenied(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		kit.NewClient(t, s.Connect(kit.As("admin")...))
@@ -159,8 +160,8 @@ func TestPermissionToCreate(t *testing.T) {
 	}, testutil.WithConfigText(users))
 }
 
-// A server that does not answer at all is waited for no longer than the context
-// says.
+// TestPermissionNoAnswer checks that calls to a silent server end with their context or, if it has
+// no deadline, after five seconds.
 func TestPermissionNoAnswer(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		nc, link := s.ConnectLink()
@@ -181,7 +182,8 @@ func TestPermissionNoAnswer(t *testing.T) {
 	})
 }
 
-// A role that there is none of has no permissions, least of all a user's.
+// TestPermissionsOfNoRole checks that an unknown role gets no permissions at all, least of all
+// those of a user.
 func TestPermissionsOfNoRole(t *testing.T) {
 	for _, role := range []lockadmin.Role{-1, lockadmin.RoleAdmin + 1} {
 		p, err := lockadmin.Permissions(lockadmin.Access{Role: role})
@@ -194,7 +196,8 @@ func TestPermissionsOfNoRole(t *testing.T) {
 	}
 }
 
-// An observer may publish no write, and reads no more than its names if that is asked for.
+// TestPermissionsOfObserver checks that an observer may not write and, with OwnOnly, reads only the
+// names that match its pattern.
 func TestPermissionsOfObserver(t *testing.T) {
 	const any, leader, history = "$JS.API.DIRECT.GET.KV_natslock", "$JS.API.STREAM.MSG.GET.KV_natslock", "$JS.API.DIRECT.GET.HISTORY_natslock"
 	for _, c := range []struct {

@@ -15,8 +15,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// The events name the holder or waiter, and say how long it held or waited. That holds also
-// for clients that came before the watch.
+// TestWatchTellsWho checks that events name the holder or waiter and how long it held or waited,
+// even for clients that arrived before the watch began.
 func TestWatchTellsWho(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b, c, viewer := kit.Join(t, s, natslock.WithOwner("alice")), kit.Join(t, s, natslock.WithOwner("bob")), kit.Join(t, s, natslock.WithOwner("carol")), kit.Join(t, s)
@@ -27,7 +27,7 @@ func TestWatchTellsWho(t *testing.T) {
 		gone := c.Await(t, "l")
 		ev := f.Next(admin.EventQueued)
 		require.Equal(t, "carol", ev.Holder.Owner)
-		time.Sleep(40 * time.Second) // past many renewals
+		time.Sleep(40 * time.Second) // long enough for many renewals
 		gone.Cancel(nil)
 		gone.Failed(t)
 		ev = f.Next(admin.EventGaveUp)
@@ -50,7 +50,7 @@ func TestWatchTellsWho(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, ev.Waited, info.Holder.Waited)
 
-		time.Sleep(30 * time.Second) // renewed, it still says so
+		time.Sleep(30 * time.Second) // renewals preserve the waiting time
 		info, err = admin.New(viewer.Client).Inspect(t.Context(), admin.KindMutex, "l")
 		require.NoError(t, err)
 		require.Equal(t, ev.Waited, info.Holder.Waited)
@@ -63,8 +63,8 @@ func TestWatchTellsWho(t *testing.T) {
 	})
 }
 
-// When a holder dies that came before the watch, the watch reports it at the end of the
-// lease.
+// TestWatchExpiryFromBefore checks that when a holder dies whose grant preceded the watch, the
+// watch reports it at the end of the lease.
 func TestWatchExpiryFromBefore(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, viewer := kit.Join(t, s, natslock.WithOwner("alice")), kit.Join(t, s)
@@ -82,9 +82,9 @@ func TestWatchExpiryFromBefore(t *testing.T) {
 	})
 }
 
-// Watch reports the end of a lease before the grant of the next lease, and once. It does so
-// even when it was notified of the lease late: its own clock ends that lease after the
-// successor has come.
+// TestWatchExpiryBeforeNextGrant checks that Watch reports the end of a lease exactly once, before
+// the grant of the next lease. Here the watch hears of the first lease late, so by its own clock
+// that lease still runs when the successor's grant arrives.
 func TestWatchExpiryBeforeNextGrant(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b, viewer := kit.Join(t, s, natslock.WithOwner("alice")), kit.Join(t, s, natslock.WithOwner("bob")), kit.Join(t, s)
@@ -112,8 +112,8 @@ func TestWatchExpiryBeforeNextGrant(t *testing.T) {
 	})
 }
 
-// A holder whose tombstone the watch has missed has not expired. The next grant does not
-// make the watch say that it has.
+// TestWatchMissedRelease checks that Watch does not report a holder as expired merely because it
+// missed the tombstone and then sees the next grant.
 func TestWatchMissedRelease(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b, viewer := kit.Join(t, s), kit.Join(t, s), kit.Join(t, s)
@@ -131,7 +131,7 @@ func TestWatchMissedRelease(t *testing.T) {
 	})
 }
 
-// After an outage there is a mark, because events were missed.
+// TestWatchMarksOutage checks that after an outage Watch sends a mark, because events were missed.
 func TestWatchMarksOutage(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, viewer := kit.Join(t, s, natslock.WithOwner("alice")), kit.Join(t, s)
@@ -153,21 +153,22 @@ func TestWatchMarksOutage(t *testing.T) {
 	})
 }
 
-// A re-created bucket has other notifications. The watch ends with an error that says so,
-// instead of receiving nothing forever. The next watch receives them.
+// TestWatchOfRemadeBucket checks that the watch of a re-created bucket ends with an error that says
+// so. Notifications of the new bucket never reach the old watch, which would otherwise stay silent
+// forever.
 func TestWatchOfRemadeBucket(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		viewer := kit.Join(t, s)
 		f := kit.Follow(t, viewer, ">")
 		js, err := viewer.NC.JetStream()
 		require.NoError(t, err)
-		time.Sleep(time.Second) // buckets are told apart by when they were made
+		time.Sleep(time.Second) // buckets are distinguished by their creation time
 		require.NoError(t, js.DeleteStream(kit.StreamName))
-		a := kit.Join(t, s) // makes it again
+		a := kit.Join(t, s) // recreates the bucket
 		err = kit.Receive(t, f.Ended, "the end of the watch")
 		require.ErrorIs(t, err, natslock.ErrUnavailable)
 		require.ErrorContains(t, err, "re-created")
-		time.Sleep(time.Second) // or what else has found the new bucket is a gap of the next watch
+		time.Sleep(time.Second) // otherwise the next watch reports a gap as others discover the new bucket
 		f = kit.Follow(t, viewer, ">")
 		kit.Unlock(t, kit.Must(t, a.Lock, "l"))
 		f.Next(admin.EventGranted)
@@ -180,7 +181,8 @@ func TestWatchOfRemadeBucket(t *testing.T) {
 	})
 }
 
-// A waiter that is granted the lock out of turn has not given up.
+// TestWatchGrantedOutOfTurn checks that a waiter granted the lock out of turn is not reported as
+// having given up.
 func TestWatchGrantedOutOfTurn(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, paused, c, viewer := kit.Join(t, s), kit.Join(t, s), kit.Join(t, s, natslock.WithOwner("carol")), kit.Join(t, s)
@@ -197,14 +199,15 @@ func TestWatchGrantedOutOfTurn(t *testing.T) {
 		require.Equal(t, "carol", ev.Holder.Owner)
 		synctest.Wait()
 		kit.Unlock(t, l)
-		// Of the two waiters the other one has left: its place was deleted.
+		// The waiter that gave up is the paused one, whose place was deleted.
 		f.Next(admin.EventGaveUp)
 		f.Next(admin.EventReleased)
 		f.Nothing()
 	})
 }
 
-// A watch shows by how much a renewal came too late: from two thirds of the TTL on.
+// TestWatchLateRenewal checks that Watch reports how late a renewal was once two thirds of the TTL
+// have passed.
 func TestWatchLateRenewal(t *testing.T) {
 	for name, of := range map[string]struct {
 		silent time.Duration // since the grant

@@ -22,15 +22,15 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// onePause is how long one dead waiter at the head of a queue may delay a free lock.
+// onePause limits how long one dead waiter at the head of a queue may delay a free lock.
 const onePause = 1500 * time.Millisecond
 
-// sort is a kind of lock with a way to take it.
+// sort is a kind of lock together with the ways to take it.
 type sort struct {
 	name string
-	all  int // how many are inside at a time at most
+	all  int // maximum number of simultaneous holders
 	take func(ctx context.Context, c *natslock.Client) (*natslock.Lock, error)
-	dead func(ctx context.Context, c *natslock.Client) (*natslock.Lock, error) // of those that die
+	dead func(ctx context.Context, c *natslock.Client) (*natslock.Lock, error) // how the clients that will die take it
 }
 
 func sorts() []sort {
@@ -53,7 +53,7 @@ func sorts() []sort {
 	}
 }
 
-// hold takes all of a lock, so that later clients queue.
+// hold takes the whole lock, so that later clients queue.
 func (x sort) hold(t *testing.T, c *natslock.Client) (release func()) {
 	t.Helper()
 	take, n := x.dead, 1
@@ -76,7 +76,7 @@ func (x sort) hold(t *testing.T, c *natslock.Client) (release func()) {
 	}
 }
 
-// dies makes a client queue for the lock, and ends its connection.
+// dies has a client queue for the lock and then cuts its connection.
 func (x sort) dies(t *testing.T, bucket *kvstore.Memory) {
 	t.Helper()
 	m, line := kit.JoinInMemory(t, bucket)
@@ -92,13 +92,13 @@ func (x sort) dies(t *testing.T, bucket *kvstore.Memory) {
 	line.Cut()
 }
 
-// cycles counts the grants of clients that repeatedly take the lock for 10 ms each, and the
+// cycles counts the grants of clients that repeatedly hold the lock for 10 ms, and records the
 // pauses in which no client got it.
 type cycles struct {
 	mu     sync.Mutex
 	grants int
 	last   time.Time
-	pauses []time.Duration // above a tenth of a second
+	pauses []time.Duration // those longer than 100 ms
 }
 
 func (x *cycles) count() {
@@ -112,7 +112,7 @@ func (x *cycles) count() {
 	x.last = now
 }
 
-// run runs clients for a time, while trouble goes on.
+// run keeps clients taking the lock, for d or for as long as trouble runs.
 func (x sort) run(t *testing.T, bucket *kvstore.Memory, clients int, d time.Duration, begin, trouble func()) *cycles {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -168,7 +168,7 @@ func TestDeadFirst(t *testing.T) {
 					span := time.Duration(2*dead+3) * time.Second
 					seen := x.run(t, bucket, 3, span, release, nil)
 					t.Logf("%d grants in %v, pauses %v", seen.grants, span, seen.pauses)
-					rate := 100 // grants a second, without the dead
+					rate := 100 // grants per second without dead waiters
 					if x.all > 1 {
 						rate = 300
 					}
@@ -183,16 +183,16 @@ func TestDeadFirst(t *testing.T) {
 	}
 }
 
-// The holder dies together with all its waiters except the last. That one knows when the lease
-// ends, and then looks at the lock, although nothing is notified and its predecessor is not yet
-// late.
+// TestDeadFirstWithTheirHolder has the holder die together with all waiters but the last. The last
+// one knows when the lease ends and looks at the lock then, although no notification comes and its
+// predecessor is not yet overdue.
 func TestDeadFirstWithTheirHolder(t *testing.T) {
 	for _, x := range sorts() {
 		for _, dead := range []int{1, 3, 17} {
 			t.Run(fmt.Sprint(x.name, " ", dead), func(t *testing.T) {
 				t.Parallel()
 				kit.InMemory(t, func(t *testing.T, bucket *kvstore.Memory) {
-					var ends time.Time // of the lease
+					var ends time.Time // end of the lease
 					tap := bucket.Open()
 					t.Cleanup(tap.Close)
 					watch, err := tap.Watch(">", func(ev kvstore.Event) { ends = ev.Record.Time.Add(ev.Record.TTL) })
@@ -209,7 +209,7 @@ func TestDeadFirstWithTheirHolder(t *testing.T) {
 						m.Events.Wait(t, admin.EventQueued, "l")
 						time.Sleep(50 * time.Millisecond)
 					}
-					time.Sleep(3 * time.Second) // the places end after the lease
+					time.Sleep(3 * time.Second) // so that the places outlive the lease
 					watch.Stop()
 					for range dead {
 						m, line := kit.JoinInMemory(t, bucket)
@@ -233,9 +233,9 @@ func TestDeadFirstWithTheirHolder(t *testing.T) {
 	}
 }
 
-// The pause begins when the lock is free, not at a timed read: the waiters have waited for long,
-// and their timers are seconds apart. A waiter behind several dead ones watches the lock once
-// its predecessor has missed a renewal.
+// TestDeadFirstOfThoseThatWaitLong checks that the pause begins when the lock becomes free, not at
+// a waiter's next timed read: after a long wait the timers are seconds apart. A waiter behind
+// several dead ones watches the lock as soon as its predecessor has missed a renewal.
 func TestDeadFirstOfThoseThatWaitLong(t *testing.T) {
 	for _, x := range sorts() {
 		for _, dead := range []int{1, 3} {
@@ -270,9 +270,9 @@ func TestDeadFirstOfThoseThatWaitLong(t *testing.T) {
 	}
 }
 
-// The head of a crowd that arrived all at once dies. The waiters behind it know only the places
-// right ahead of their own: the next one looks for the head once its timer has shown the lock
-// free.
+// TestDeadFirstOfCrowd kills the head of a crowd that arrived all at once. The waiters behind it
+// know only the places directly ahead of their own, so the next one looks for the head only after
+// its timer has shown the lock free.
 func TestDeadFirstOfCrowd(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder := kit.QuietHolder(t, s)
@@ -311,8 +311,9 @@ func TestDeadFirstOfCrowd(t *testing.T) {
 	})
 }
 
-// Other clients write a lot to the bucket while two clients queue, as if many had queued
-// together. The two find that the queue is short, so a dead head costs them one pause.
+// TestDeadFirstInBusyBucket has other clients write to the bucket while two clients queue, which
+// looks as if many had queued. The two must find out that the queue is short, so that a dead head
+// costs only one pause.
 func TestDeadFirstInBusyBucket(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder := kit.QuietHolder(t, s)
@@ -337,8 +338,9 @@ func TestDeadFirstInBusyBucket(t *testing.T) {
 	})
 }
 
-// A replica waits and dies, every ten seconds. Where readers come and go, a writer finds the
-// gate free and does not queue. Behind a writer that is inside, it queues and dies.
+// TestDeadFirstInCrashLoop has a replica queue and die every ten seconds. Among readers that come
+// and go a writer would find the gate free and not queue, so in that case another writer holds the
+// lock first.
 func TestDeadFirstInCrashLoop(t *testing.T) {
 	for _, x := range sorts() {
 		t.Run(x.name, func(t *testing.T) {
@@ -347,7 +349,7 @@ func TestDeadFirstInCrashLoop(t *testing.T) {
 					holder, _ := kit.JoinInMemory(t, bucket)
 					release := x.hold(t, holder.Client)
 					clients := 3
-					if x.all == 3 { // more than there are permits
+					if x.all == 3 { // more clients than permits
 						clients = 5
 					}
 					seen = x.run(t, bucket, clients, 0, release, func() {
@@ -386,7 +388,7 @@ func TestDeadFirstInCrashLoop(t *testing.T) {
 	}
 }
 
-// slowly joins a client whose writes and reads take a round trip to the server.
+// slowly joins a client whose writes and reads each take a round trip.
 func slowly(t *testing.T, bucket *kvstore.Memory, roundTrip time.Duration) *natslock.Client {
 	t.Helper()
 	c, f := kit.FaultyInMemory(t, bucket, 1)
@@ -395,8 +397,8 @@ func slowly(t *testing.T, bucket *kvstore.Memory, roundTrip time.Duration) *nats
 	return c
 }
 
-// oldPlaces shows the places of one client as they were when it was first asked, like a replica
-// that lags or lies. Everything else is current.
+// oldPlaces shows one client's place as it was when first read, like a replica that lags or lies.
+// Everything else is current.
 type oldPlaces struct {
 	kvstore.KV
 	mu  sync.Mutex
@@ -419,8 +421,8 @@ func (o *oldPlaces) List(ctx context.Context, pattern string, min uint64, opts .
 	return l, err
 }
 
-// A waiter that is granted the lock out of turn deletes the head's place at the revision that it
-// read. An owner that has since renewed the place keeps it.
+// TestRenewedPlaceIsKept checks that a waiter granted the lock out of turn deletes the head's place
+// only at the revision it read, so an owner that has renewed the place in the meantime keeps it.
 func TestRenewedPlaceIsKept(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		r := kit.NewRaw(t, s.Connect())
@@ -436,7 +438,7 @@ func TestRenewedPlaceIsKept(t *testing.T) {
 		lies.of = r.Live("wait.l.*")[0]
 		lies.mu.Unlock()
 		w := c.Await(t, "l")
-		time.Sleep(7 * time.Second) // the first renewal of the place
+		time.Sleep(7 * time.Second) // long enough for the place's first renewal
 		f.OnSend(kit.At("lock take", faults.Drop))
 		lies.mu.Lock()
 		require.NotZero(t, lies.old.Revision)
@@ -454,8 +456,8 @@ func TestRenewedPlaceIsKept(t *testing.T) {
 	})
 }
 
-// A waiter that reads old answers considers the lock free and unchanged. Its claim is refused,
-// and without a grant it deletes no place.
+// TestNoEvictionWithoutGrant checks that a waiter deletes no place without a grant. Stale reads
+// make it consider the lock free and unchanged, but its claim is refused.
 func TestNoEvictionWithoutGrant(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		r := kit.NewRaw(t, s.Connect())
@@ -486,8 +488,8 @@ func TestNoEvictionWithoutGrant(t *testing.T) {
 	})
 }
 
-// After a read without an answer, the time for which a waiter has seen the lock free starts
-// again.
+// TestWindowAfterFailedRead checks that a failed read restarts the period for which a waiter must
+// see the lock free.
 func TestWindowAfterFailedRead(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		stuck := kit.Join(t, s)
@@ -518,8 +520,8 @@ func TestWindowAfterFailedRead(t *testing.T) {
 	})
 }
 
-// In a moving queue only the second waiter watches the lock alongside the first. It is notified
-// of each claim and each release, and claims nothing.
+// TestMessagesSecondWaiter checks that in a moving queue only the first two waiters watch the lock.
+// The second is notified of each claim and release but claims nothing.
 func TestMessagesSecondWaiter(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		members := kit.Crowd(t, s, 7)
@@ -528,7 +530,7 @@ func TestMessagesSecondWaiter(t *testing.T) {
 		for _, m := range members[1:] {
 			queue = append(queue, m.Await(t, "l"))
 		}
-		time.Sleep(5500 * time.Millisecond) // they have settled; the next timer is a while away
+		time.Sleep(5500 * time.Millisecond) // they have settled, and their next timers are some way off
 		r := kit.NewRaw(t, s.Connect())
 		last := r.Get("lock.l")
 		next := r.Put("lock.l", []byte("another's"), time.Minute)
@@ -550,7 +552,7 @@ func TestMessagesSecondWaiter(t *testing.T) {
 			}
 		}
 		r.Remove("lock.l")
-		_ = holder.Unlock(t.Context()) // it was lost
+		_ = holder.Unlock(t.Context()) // its lock is lost
 		for _, w := range queue {
 			kit.Unlock(t, w.Granted(t))
 		}
@@ -576,14 +578,14 @@ func (o *oldLock) List(ctx context.Context, pattern string, min uint64, opts ...
 	return l, err
 }
 
-// TestFullOfPlaces: more clients than a bucket has room for want one lock at once, before any of
-// them knows how full the bucket is. The lock passes from one to the next. If a bucket on one
-// server accepted a new place whenever a holder leaves, it would have no room for a waiter's
-// claim.
+// TestFullOfPlaces has more clients want a lock than the bucket has room for, before any of them
+// knows how full the bucket is. The lock must still pass from one client to the next. If a
+// single-server bucket accepted a new place whenever a holder left, there would be no room for a
+// waiter's claim.
 func TestFullOfPlaces(t *testing.T) {
 	for _, x := range sorts() {
 		rounds := 1
-		if x.name == "mutex" { // which of the refused writes is repeated first is a matter of chance
+		if x.name == "mutex" { // chance decides which refused write is retried first
 			rounds = 4
 		}
 		for round := range rounds {
@@ -594,7 +596,7 @@ func TestFullOfPlaces(t *testing.T) {
 
 func (x sort) fullOfPlaces(t *testing.T, s *testutil.Server) {
 	const waiters = 60
-	kit.Join(t, s, natslock.WithBucketConfig(kvstore.Config{MaxBytes: 16 << 10})) // makes it
+	kit.Join(t, s, natslock.WithBucketConfig(kvstore.Config{MaxBytes: 16 << 10})) // creates the bucket
 	clients := make([]*natslock.Client, waiters)
 	for i := range clients {
 		clients[i] = kit.NewClient(t, s.Connect())
@@ -612,7 +614,7 @@ func (x sort) fullOfPlaces(t *testing.T, s *testutil.Server) {
 			served <- err
 		}()
 	}
-	time.Sleep(time.Second) // as many as can have a place
+	time.Sleep(time.Second) // until every place that fits exists
 	release()
 	for range waiters {
 		require.NoError(t, <-served)

@@ -19,7 +19,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// far is a distant store, whose lists may fail.
+// far is a store with a slow connection whose lists may fail.
 type far struct {
 	kvstore.KV
 	way  time.Duration
@@ -45,14 +45,14 @@ func (f *far) Send(w kvstore.Write, done func(kvstore.Answer)) (func(), error) {
 	return f.KV.Send(w, func(a kvstore.Answer) { time.AfterFunc(f.way, func() { done(a) }) })
 }
 
-// A read of the queue may take longer than the 100 ms for which a queue counts as empty. A
-// one-shot acquire still makes an attempt after such a read, and gets a free lock.
+// TestTryLockFarAway checks that TryLock gets a free lock even if reading the queue takes longer
+// than the 100 ms for which the queue may be treated as empty. It still makes one attempt.
 func TestTryLockFarAway(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		near := kit.Join(t, s)
 		away := kit.Join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return &far{KV: kv, way: 110 * time.Millisecond} }))
 		kit.Unlock(t, kit.Must(t, near.Lock, "l"))
-		for range 2 { // at another's tombstone, and at its own
+		for range 2 { // first at another client's tombstone, then at its own
 			l, err := away.TryLock(t.Context(), "l")
 			require.NoError(t, err)
 			kit.Unlock(t, l)
@@ -60,7 +60,8 @@ func TestTryLockFarAway(t *testing.T) {
 	})
 }
 
-// The error names the holder of a lock even if the client cannot read the queue.
+// TestTryLockWithoutList checks that the error names the holder of a lock even if the client cannot
+// read the queue.
 func TestTryLockWithoutList(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := kit.Join(t, s)
@@ -74,8 +75,9 @@ func TestTryLockWithoutList(t *testing.T) {
 	})
 }
 
-// Without notifications a waiter finds out by its timers that the lock is free, within the
-// time that docs/operate/topologies.md states, whenever it is released.
+// TestHandOverWithoutNotifications checks that a waiter without notifications gets a released lock
+// through its timers, within the time stated in docs/operate/topologies.md, no matter when the
+// release happens.
 func TestHandOverWithoutNotifications(t *testing.T) {
 	const most = 6 * time.Second
 	for i := range 20 {
@@ -85,7 +87,7 @@ func TestHandOverWithoutNotifications(t *testing.T) {
 			kit.Deaf(f)
 			l := kit.Must(t, holder.Lock, "l")
 			w := waiter.Await(t, "l")
-			time.Sleep(6*time.Second + time.Duration(i)*270*time.Millisecond) // a cycle of its timers
+			time.Sleep(6*time.Second + time.Duration(i)*270*time.Millisecond) // spread over a cycle of its timers
 			released := time.Now()
 			kit.Unlock(t, l)
 			<-w.Done
@@ -96,7 +98,7 @@ func TestHandOverWithoutNotifications(t *testing.T) {
 	}
 }
 
-// late delays the next claim that is sent.
+// late delays the next claim by d.
 func late(f *faults.Store, d time.Duration) {
 	var claims atomic.Int64
 	f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
@@ -107,8 +109,8 @@ func late(f *faults.Store, d time.Duration) {
 	})
 }
 
-// catchingUp is a store whose replica lacks a record in one list, as if it were catching up.
-// It has removed what was overwritten, but not yet stored the replacement.
+// catchingUp is a store whose replica omits a record from one list, like a replica that is catching
+// up and has removed an overwritten record but not yet stored its replacement.
 type catchingUp struct {
 	kvstore.KV
 	mu    sync.Mutex
@@ -121,15 +123,15 @@ func (s *catchingUp) List(ctx context.Context, pattern string, min uint64, opts 
 	l, err := s.KV.List(ctx, pattern, min, opts...)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.lacks != "" && len(l.Records) == 2 { // its own place too
+	if s.lacks != "" && len(l.Records) == 2 { // the other record is its own place
 		l.Records = slices.DeleteFunc(l.Records, func(r kvstore.Record) bool { return r.Key == s.lacks })
 		s.lacks = ""
 	}
 	return l, err
 }
 
-// A waiter lists the queue from a replica that is catching up, and sees no place ahead of its
-// own. It asks the leader before it considers itself the first.
+// TestFirstOnReplica checks that a waiter that sees no place ahead of its own on a replica asks the
+// leader before it considers itself first. The replica may be catching up and lack a place.
 func TestFirstOnReplica(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder := kit.Join(t, s)

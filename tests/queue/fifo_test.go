@@ -47,8 +47,8 @@ func TestFIFOOrder(t *testing.T) {
 	}
 }
 
-// A waiter that gives up leaves no key behind, and its error says how far it came. The
-// waiters behind it move up.
+// TestFIFOGivingUp checks that a waiter that gives up leaves no key behind, that its error reports
+// how far it got, and that the waiters behind it move up.
 func TestFIFOGivingUp(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, c := kit.Join(t, s, natslock.WithOwner("alice")), kit.Crowd(t, s, 5)
@@ -115,7 +115,8 @@ func TestFIFOGivingUp(t *testing.T) {
 	})
 }
 
-// A waiter in the middle dies. The others wait at most for the TTL of its record.
+// TestFIFODeadWaiter checks that when a waiter in the middle of the queue dies, the others wait no
+// longer than the TTL of its record.
 func TestFIFODeadWaiter(t *testing.T) {
 	for _, how := range []string{"cut", "blackhole", "closed"} {
 		t.Run(how, func(t *testing.T) {
@@ -141,8 +142,8 @@ func TestFIFODeadWaiter(t *testing.T) {
 				kit.Unlock(t, holder)
 				kit.Unlock(t, before.Granted(t))
 				require.Less(t, time.Since(died), 100*time.Millisecond)
-				// In either order: a lock that is free for a second may be taken out
-				// of turn.
+				// The order is open, because a lock that has been free for a second may be taken
+				// out of turn.
 				var wg sync.WaitGroup
 				for _, w := range []*kit.Waiting{after, last} {
 					wg.Go(func() {
@@ -164,8 +165,8 @@ func TestFIFODeadWaiter(t *testing.T) {
 	}
 }
 
-// The same, but the lock is held throughout, so that only the end of the dead waiter's
-// record can move up the waiters behind it.
+// TestFIFODeadWaiterWhileHeld is TestFIFODeadWaiter with the lock held throughout, so that the
+// waiters behind the dead one can move up only when its record ends.
 func TestFIFODeadWaiterWhileHeld(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 10 * time.Second
@@ -184,8 +185,8 @@ func TestFIFODeadWaiterWhileHeld(t *testing.T) {
 	})
 }
 
-// The first waiter's predecessor left at a higher revision than that of the holder's
-// record. The end of that record is still an event.
+// TestFIFOHolderDiesOlderThanTheQueue checks that the first waiter notices the end of the holder's
+// record even though the waiter's predecessor left at a higher revision than the record's.
 func TestFIFOHolderDiesOlderThanTheQueue(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 20 * time.Second
@@ -203,10 +204,10 @@ func TestFIFOHolderDiesOlderThanTheQueue(t *testing.T) {
 	})
 }
 
-// The same holds for a waiter whose new predecessor is dead. That predecessor's record is
-// older than the last one that the waiter saw of its previous predecessor.
+// TestFIFOPredecessorDiesOlderThanTheQueue checks the same for a waiter that inherits a dead
+// predecessor whose record is older than the last one it saw of its previous predecessor.
 func TestFIFOPredecessorDiesOlderThanTheQueue(t *testing.T) {
-	for range 4 { // a read by the timer may come at the right moment
+	for range 4 { // a timed read may hide a failure by coming at the right moment
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 			const ttl = 15 * time.Second
 			a, dead, b, c := kit.Join(t, s), kit.Join(t, s), kit.Join(t, s), kit.Join(t, s)
@@ -228,8 +229,8 @@ func TestFIFOPredecessorDiesOlderThanTheQueue(t *testing.T) {
 	}
 }
 
-// A paused waiter at the head of the queue does not delay the others for long, although
-// its record lives.
+// TestFIFOIdleLockIsTakenOutOfTurn checks that a paused waiter at the head of the queue does not
+// delay the others for long, even though its record is still alive.
 func TestFIFOIdleLockIsTakenOutOfTurn(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, paused, c := kit.Join(t, s), kit.Join(t, s), kit.Join(t, s)
@@ -245,9 +246,9 @@ func TestFIFOIdleLockIsTakenOutOfTurn(t *testing.T) {
 	})
 }
 
-// One client constantly takes and releases the lock, and may skip the queue for 100 ms. A
-// waiter of another client, whose claims always arrive a little late, gets in soon after
-// that.
+// TestFIFOReacquireStarvesNobody has one client take and release the lock continuously. That client
+// may skip the queue for 100 ms, but then another client's waiter must get in soon, even though its
+// claims always arrive a little late.
 func TestFIFOReacquireStarvesNobody(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		greedy := kit.Join(t, s)
@@ -292,11 +293,11 @@ func TestFIFOReacquireStarvesNobody(t *testing.T) {
 	})
 }
 
-// A repeated claim passes no waiter either, because it has been too long since its client
-// saw the queue empty.
+// TestFIFORepeatedClaim checks that a repeated claim does not pass a waiter either: by then too
+// much time has passed since its client saw the queue empty.
 func TestFIFORepeatedClaim(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		// The server refuses to take claims at a tombstone until an instant.
+		// Until then the server refuses every claim made at a tombstone.
 		refusedFor := func(d time.Duration) *kit.Member {
 			m, f := kit.JoinFaulty(t, s)
 			until := time.Now().Add(d)
@@ -319,7 +320,8 @@ func TestFIFORepeatedClaim(t *testing.T) {
 	})
 }
 
-// A waiter gets in against a client that takes and releases over TCP at full speed.
+// TestFIFOReacquireStarvesNobodyTCP checks that a waiter gets in against a client that takes and
+// releases the lock over TCP at full speed.
 func TestFIFOReacquireStarvesNobodyTCP(t *testing.T) {
 	tier.Proof(t)
 	s := testutil.RunServer(t)
@@ -345,9 +347,9 @@ func TestFIFOReacquireStarvesNobodyTCP(t *testing.T) {
 	wg.Wait()
 }
 
-// A release wakes one waiter, however many there are. Each hand-over writes at most three
-// times to the lock's key: the release, the claim of the next holder, and an attempt of
-// the waiter that is then first.
+// TestFIFOOneReleaseWakesOneWaiter checks that a release wakes a single waiter regardless of the
+// queue's length. A hand-over writes to the lock's key at most three times: the release, the next
+// holder's claim, and an attempt by the waiter that becomes first.
 func TestFIFOOneReleaseWakesOneWaiter(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)
@@ -356,7 +358,7 @@ func TestFIFOOneReleaseWakesOneWaiter(t *testing.T) {
 		for _, m := range kit.Crowd(t, s, 20) {
 			queue = append(queue, m.Await(t, "l"))
 		}
-		time.Sleep(1500 * time.Millisecond) // they settle; the holder begins to watch after 1 s
+		time.Sleep(1500 * time.Millisecond) // they settle, and the holder starts watching after 1 s
 		tapped := kit.NewTap(t, s.Connect(), "lock.l")
 		all := kit.NewTap(t, s.Connect(), ">")
 		lists := kit.NewTapOf(t, s.Connect(), "$JS.API.DIRECT.GET."+kit.StreamName)
@@ -385,8 +387,8 @@ func TestFIFOOneReleaseWakesOneWaiter(t *testing.T) {
 	})
 }
 
-// A long queue is worked through and leaves nothing behind, whether the waiters are
-// clients or the goroutines of two clients.
+// TestFIFOManyWaiters checks that a long queue drains without leaving anything behind, whether the
+// waiters are separate clients or the goroutines of two.
 func TestFIFOManyWaiters(t *testing.T) {
 	for _, clients := range []int{100, 2} {
 		t.Run(fmt.Sprint(clients), func(t *testing.T) {
@@ -431,11 +433,11 @@ func TestFIFOManyWaiters(t *testing.T) {
 	}
 }
 
-// In a long queue a waiter reads only the part ahead of its own ticket, if that contains
-// the places ahead of it.
+// TestLongQueue checks that a waiter in a long queue reads only the stretch ahead of its own
+// ticket, provided that this contains the places ahead of its own.
 func TestLongQueue(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		often := kit.Join(t, s) // its place has a TTL of 5 s
+		often := kit.Join(t, s) // its place has a TTL of only 5 s
 		r := kit.NewRaw(t, s.Connect())
 		holder := kit.QuietHolder(t, s)
 		waiters := []*kit.Waiting{often.Await(t, "l", natslock.TTL(time.Second), natslock.NoRenew())}
@@ -444,14 +446,14 @@ func TestLongQueue(t *testing.T) {
 		}
 		synctest.Wait()
 		tapped := kit.NewTap(t, s.Connect(), "lock.l")
-		// The waiter before the last has a ticket from long ago. Other clients write, and
-		// the first waiter renews its place.
+		// Leave a gap in the revisions before the newcomers' tickets: other clients write, and the
+		// first waiter renews its place.
 		for i := range 200 {
 			r.Put(fmt.Sprint("lock.other", i), []byte("x"), time.Minute)
 		}
 		time.Sleep(1700 * time.Millisecond)
 		newcomers := kit.Crowd(t, s, 4)
-		for _, m := range newcomers[:3] { // the predecessors of the last two are near
+		for _, m := range newcomers[:3] { // so that the last two have predecessors nearby
 			waiters = append(waiters, m.Await(t, "l"))
 			synctest.Wait()
 		}
@@ -474,9 +476,9 @@ func TestLongQueue(t *testing.T) {
 	})
 }
 
-// The place ahead of a newcomer's in a long queue is many revisions back, because other
-// clients have written meanwhile. The newcomer reads longer and longer parts of the queue,
-// but never all of it.
+// TestLongQueueInBusyBucket checks that a newcomer to a long queue finds the place ahead of its own
+// without reading the whole queue. Other clients' writes have put that place many revisions back,
+// so the newcomer reads longer and longer parts.
 func TestLongQueueInBusyBucket(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder := kit.QuietHolder(t, s)
@@ -500,8 +502,8 @@ func TestLongQueueInBusyBucket(t *testing.T) {
 	})
 }
 
-// A newcomer reads only some of the records of a lock. One that it has not read may be a
-// waiter's.
+// TestNewcomerReadsAPart checks that a newcomer does not pass a waiter whose record is not among
+// the few that the newcomer read.
 func TestNewcomerReadsAPart(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		b, c := kit.Join(t, s), kit.Join(t, s)
@@ -514,7 +516,7 @@ func TestNewcomerReadsAPart(t *testing.T) {
 			w.Cancel(nil)
 			w.Failed(t)
 		}
-		synctest.Wait() // their tombstones are before the place of the next one
+		synctest.Wait() // so that the tombstones precede the next place
 		first := b.Await(t, "l")
 		b.Link.Blackhole(true)
 		kit.Unlock(t, holder)
@@ -522,8 +524,8 @@ func TestNewcomerReadsAPart(t *testing.T) {
 		w := c.Begin(t, "l")
 		time.Sleep(500 * time.Millisecond)
 		require.False(t, w.Over(), "it has passed who waits")
-		// The lock is free and the first waiter does not take it: so it reads the queue once
-		// more, which has 20 tombstones.
+		// The lock is free and the first waiter does not take it, so the newcomer reads the queue,
+		// with its 20 tombstones, once more.
 		require.Less(t, c.NC.Stats().InMsgs-read, uint64(60+25))
 		b.Link.Blackhole(false)
 		kit.Unlock(t, first.Granted(t))

@@ -18,8 +18,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// A call that gives up returns once it has left nothing in the bucket. So a later TryLock
-// does not meet the place of a caller that has given up.
+// TestGivenUpIsGone checks that a call that gives up returns only when nothing of it is left in the
+// bucket, so that a later TryLock does not run into its place.
 func TestGivenUpIsGone(t *testing.T) {
 	for name, tc := range map[string]struct {
 		stage string
@@ -54,8 +54,9 @@ func TestGivenUpIsGone(t *testing.T) {
 	}
 }
 
-// A server that does not answer delays a call that gives up by a tenth of a second, and a
-// connection that is down not at all. The place ends when the answer arrives.
+// TestGivingUpInSilence checks that giving up takes an extra tenth of a second if the server does
+// not reply, and no extra time if the connection is down. The place is deleted when the server's
+// reply arrives.
 func TestGivingUpInSilence(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, _ := kit.JoinFaulty(t, s)
@@ -80,9 +81,9 @@ func TestGivingUpInSilence(t *testing.T) {
 	})
 }
 
-// A waiter gives up at the moment when its client hands the lock to it. The previous
-// holder has released the lock. The waiter behind it has the lock, and a break ends its
-// context.
+// TestGivingUpAtHandOver has a waiter give up just as its client hands it the lock. The previous
+// holder's handle must be released, and the waiter behind must hold the lock with a context that
+// ends on a break.
 func TestGivingUpAtHandOver(t *testing.T) {
 	s := testutil.RunServer(t)
 	c, operator := kit.Join(t, s, natslock.WithTuning(natslock.Tuning{Turn: time.Second})), kit.Join(t, s)

@@ -19,8 +19,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// A head that gives up leaves the lock free, or held. Its successor lists the queue together with
-// the lock. It immediately claims a free lock, and leaves a held one alone.
+// TestHeadGivesUp checks that the successor of a head that gives up lists the queue together with
+// the lock, and then immediately claims the lock if it is free and leaves it alone if it is held.
 func TestHeadGivesUp(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder := kit.Join(t, s)
@@ -31,8 +31,8 @@ func TestHeadGivesUp(t *testing.T) {
 		first := head.Begin(t, "l", natslock.MaxWait(300*time.Millisecond))
 		synctest.Wait()
 		second := next.Begin(t, "l")
-		// Between their timers, which read 20, 120 and 620 ms after the begin, and the look of the
-		// second waiter at a lock that is free for 50 ms.
+		// Release between the waiters' timed reads, which come 20, 120 and 620 ms after they begin,
+		// and before the second waiter looks at a lock that has been free for 50 ms.
 		time.Sleep(200 * time.Millisecond)
 		deaf.DropAllEvents(true)
 		kit.Unlock(t, l)
@@ -53,9 +53,9 @@ func TestHeadGivesUp(t *testing.T) {
 	})
 }
 
-// The messages of a call that gives up: the attempt, a list for a newcomer, the place, a list for a
-// waiter, its subscription's proof, and the end of the place. The first waiter also reads the
-// holder. Longer waits read a few times more.
+// TestMessagesGivenUp counts the messages of a call that gives up: the attempt, a newcomer's list,
+// the place, a waiter's list, its subscription's probe, and the deletion of the place. The first
+// waiter also reads the holder. Longer waits need a few more reads.
 func TestMessagesGivenUp(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		l := kit.Must(t, kit.Join(t, s).Lock, "l")
@@ -76,11 +76,11 @@ func TestMessagesGivenUp(t *testing.T) {
 	})
 }
 
-// A queue first serves callers whose patience is nearly over, so impatient callers give up at its
-// head. Each of them costs the next one the round trips, here of 1 ms, until it may claim: the end
-// of the place, a list, and the claim. A claim that expected 0 would be refused and followed by a
-// read, making five round trips. The grants would then be a twentieth of what patient callers get,
-// not a seventh.
+// TestImpatientCallers checks throughput when callers give up at the head of the queue, as
+// impatient callers do because a queue serves first those who are about to run out of patience.
+// Each costs its successor three round trips, here of 1 ms: the deletion of the place, a list and
+// the claim. A claim that expected 0 would be refused and need another read, for a total of five
+// round trips and a twentieth of the grants that patient callers get instead of a seventh.
 func TestImpatientCallers(t *testing.T) {
 	const clients, roundTrip, section, d = 12, time.Millisecond, time.Millisecond, 3 * time.Second
 	rate := func(t *testing.T, bucket *kvstore.Memory, impatient bool) (grants int64) {

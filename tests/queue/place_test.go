@@ -19,8 +19,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// A waiter that gives up notifies its successor that it has left, not that the
-// successor is first: other waiters are ahead of it.
+// TestGivingUpMakesNobodyFirst checks that a waiter that gives up tells its successor only that it
+// has left. The successor is not first, because other waiters are still ahead of it.
 func TestGivingUpMakesNobodyFirst(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Crowd(t, s, 3)
@@ -38,7 +38,7 @@ func TestGivingUpMakesNobodyFirst(t *testing.T) {
 	})
 }
 
-// Neither does a waiter that was granted the lock out of turn.
+// TestOutOfTurnMakesNobodyFirst checks the same for a waiter that is granted the lock out of turn.
 func TestOutOfTurnMakesNobodyFirst(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		paused := kit.Join(t, s)
@@ -49,7 +49,7 @@ func TestOutOfTurnMakesNobodyFirst(t *testing.T) {
 		places := kit.NewRaw(t, s.Connect()).Live("wait.l.*")
 		require.Len(t, places, 1)
 		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
-			if w.Key == places[0] && w.Expect != kvstore.NoRevision { // it does not delete the place of the one that it passes
+			if w.Key == places[0] && w.Expect != kvstore.NoRevision { // keeps the jumper from deleting the place that it passes
 				return faults.Drop
 			}
 			return faults.Pass
@@ -58,7 +58,7 @@ func TestOutOfTurnMakesNobodyFirst(t *testing.T) {
 		behind := last.Await(t, "l")
 		blind.FailReads(func(op faults.ReadOp, what string) error {
 			if op == faults.ReadGet && what == "lock.l" || op == faults.ReadList && what != "wait.l.*" {
-				return kvstore.ErrUnavailable // it never sees the lock free
+				return kvstore.ErrUnavailable // the last waiter never sees the lock free
 			}
 			return nil
 		})
@@ -68,7 +68,7 @@ func TestOutOfTurnMakesNobodyFirst(t *testing.T) {
 		l := w.Granted(t)
 		synctest.Wait()
 		tapped := kit.NewTap(t, s.Connect(), "lock.l")
-		time.Sleep(2 * time.Second) // the paused one's place is still there
+		time.Sleep(2 * time.Second) // the paused waiter's place still exists
 		require.Len(t, kit.Inspect(t, jumper.Client, "l").Queue, 2)
 		require.Empty(t, tapped.Take(t, last.NC), "somebody has tried to take the lock")
 		require.Positive(t, blind.Counts().ReadsFailed)
@@ -78,7 +78,8 @@ func TestOutOfTurnMakesNobodyFirst(t *testing.T) {
 	})
 }
 
-// A waiter whose place is missing from the queue that it reads is not the first.
+// TestPlaceDeleted checks that a waiter that does not find its own place in the queue does not
+// consider itself first.
 func TestPlaceDeleted(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Crowd(t, s, 3)
@@ -106,7 +107,8 @@ func TestPlaceDeleted(t *testing.T) {
 	})
 }
 
-// A place lives for 5 to 15 s, whatever the TTL of the lock.
+// TestPlaceIsShort checks that the TTL of a place is between 5 and 15 s, whatever the TTL of the
+// lock.
 func TestPlaceIsShort(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)
@@ -114,7 +116,7 @@ func TestPlaceIsShort(t *testing.T) {
 		kit.QuietHolder(t, s)
 		for ttl, want := range map[time.Duration]string{time.Hour: "15s", 5 * time.Second: "5s", time.Second: "5s"} {
 			w := c.Await(t, "l", natslock.TTL(ttl))
-			for range 2 { // the first write, and its renewals
+			for range 2 { // the first write, then the renewals
 				keys := r.Live("wait.l.*")
 				require.Len(t, keys, 1)
 				require.Equal(t, want, r.Get(keys[0]).Header.Get("Nats-TTL"))
@@ -127,8 +129,8 @@ func TestPlaceIsShort(t *testing.T) {
 	})
 }
 
-// A waiter with a short TTL keeps its place during a pause of its machine or network
-// that is longer than that TTL.
+// TestPlaceOutlastsPause checks that a waiter with a short TTL keeps its place when its machine or
+// network pauses for longer than that TTL.
 func TestPlaceOutlastsPause(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := kit.Join(t, s, natslock.WithTTL(time.Second)), kit.Join(t, s)
@@ -150,9 +152,9 @@ func TestPlaceOutlastsPause(t *testing.T) {
 	})
 }
 
-// If a renewal of a place is applied without an answer, the next renewal is refused and
-// finds it. The waiter keeps its place: it is granted the lock before the waiters
-// behind it.
+// TestPlaceWhoseRenewalIsUnnotified checks that a waiter keeps its place, and so gets the lock
+// ahead of those behind it, if the acknowledgement of a renewal is lost. The next renewal is
+// refused and discovers the one that was applied.
 func TestPlaceWhoseRenewalIsUnnotified(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := kit.JoinFaulty(t, s)
@@ -172,7 +174,7 @@ func TestPlaceWhoseRenewalIsUnnotified(t *testing.T) {
 		holder := kit.QuietHolder(t, s)
 		first := c.Await(t, "l")
 		second := other.Await(t, "l")
-		time.Sleep(time.Minute) // four times as long as a place lives
+		time.Sleep(time.Minute) // four times the TTL of a place
 		synctest.Wait()
 		require.Greater(t, f.Counts().AnswersLost, 3)
 		require.Equal(t, 1, places, "it has queued again")
@@ -184,9 +186,9 @@ func TestPlaceWhoseRenewalIsUnnotified(t *testing.T) {
 	})
 }
 
-// If the deletion of a place gets no answer, the client sends it again. Otherwise the
-// place would head the queue for its whole TTL, and each hand-over would take as long
-// as a waiter waits before it takes an idle lock out of turn.
+// TestPlaceLeftUnanswered checks that a client repeats the deletion of its place if it gets no
+// reply. Otherwise the place would stay at the head of the queue for its whole TTL, and every
+// hand-over would have to wait until somebody takes the idle lock out of turn.
 func TestPlaceLeftUnanswered(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := kit.JoinFaulty(t, s)
@@ -209,8 +211,8 @@ func TestPlaceLeftUnanswered(t *testing.T) {
 	})
 }
 
-// A waiter reads the queue from a state that contains its own place, even if replicas
-// lag: it keeps its ticket.
+// TestStaleQueueList checks that a waiter keeps its ticket even if replicas lag, because it insists
+// on a list that contains its own place.
 func TestStaleQueueList(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		var f *faults.Store
@@ -235,8 +237,8 @@ func TestStaleQueueList(t *testing.T) {
 	})
 }
 
-// A client queues again under the key of the place that it has left. A waiter that
-// followed that place does not follow the new one, which is behind it.
+// TestPlaceUsedAgain checks that a waiter that followed a place stops following it when the client
+// leaves it and queues again under the same key, which now belongs to a place behind the waiter.
 func TestPlaceUsedAgain(t *testing.T) {
 	for name, lost := range map[string]func(kvstore.Event) bool{
 		"all is notified":                 func(kvstore.Event) bool { return false },
@@ -256,14 +258,14 @@ func TestPlaceUsedAgain(t *testing.T) {
 				f.DropEvents(func(ev kvstore.Event) bool { return ev.Record.Key == place[0] && lost(ev) })
 				kit.Unlock(t, holder)
 				l := first.Granted(t)
-				synctest.Wait() // its client knows that the first one's place has been left
+				synctest.Wait() // by now the second client knows that the first place was left
 				begun := time.Now()
 				kit.Unlock(t, l)
 				third := b.Await(t, "l")
 				l = second.Granted(t)
 				require.Less(t, time.Since(begun), time.Second, "nobody takes it out of turn before")
 				require.False(t, third.Over())
-				synctest.Wait() // the second one's place has been left
+				synctest.Wait() // so that the second place has been left
 				require.Equal(t, place, r.Live("wait.l.*"))
 				kit.Unlock(t, l)
 				kit.Unlock(t, third.Granted(t))
@@ -272,8 +274,8 @@ func TestPlaceUsedAgain(t *testing.T) {
 	}
 }
 
-// Whatever happens to the write that reuses a place, its waiter gets in, in queue
-// order, or gives up and leaves nothing behind.
+// TestPlaceUsedAgainFaults checks that whatever happens to the write that reuses a place, its
+// waiter either gets in in queue order or gives up and leaves nothing behind.
 func TestPlaceUsedAgainFaults(t *testing.T) {
 	for name, fate := range map[string]faults.Fate{
 		"lost on the way":              faults.Drop,
@@ -339,7 +341,8 @@ type forgetful struct{ kvstore.KV }
 
 func (forgetful) Current() bool { return false }
 
-// If a list may show earlier contents of a key, no place is reused.
+// TestPlaceIsNewWhereListsLag checks that no place is reused if lists may show earlier contents of
+// a key.
 func TestPlaceIsNewWhereListsLag(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return forgetful{kv} }))
@@ -360,8 +363,8 @@ func TestPlaceIsNewWhereListsLag(t *testing.T) {
 	})
 }
 
-// The key of a place that was left is reused only while its tombstone lives, and never
-// if another client has written to it.
+// TestPlaceNotUsedAgain checks that the key of an abandoned place is reused only while its
+// tombstone lives, and never after another client has written to it.
 func TestPlaceNotUsedAgain(t *testing.T) {
 	for name, after := range map[string]func(r *kit.Raw, key string){
 		"when its tombstone has gone": func(*kit.Raw, string) { time.Sleep(1500 * time.Millisecond) },

@@ -16,13 +16,13 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// slowRoute is a store in a cluster: a subscription reaches the stream's leader only with
-// the next write. An answer to a read says nothing about it.
+// slowRoute is a store in a cluster in which a subscription reaches the stream's leader only with
+// the next write. A reply to a read does not show that it has arrived.
 type slowRoute struct {
 	kvstore.KV
 	mu       sync.Mutex
 	sent     int
-	answered int // the latest write with an answer
+	answered int // number of the latest acknowledged write
 }
 
 func (r *slowRoute) Alone() bool { return false }
@@ -62,15 +62,15 @@ func (r *slowRoute) Watch(pattern string, deliver func(kvstore.Event)) (kvstore.
 
 func onSlowRoute(kv kvstore.KV) kvstore.KV { return &slowRoute{KV: kv} }
 
-// A waiter is notified of its predecessor's end, although only its probe has announced its
-// subscription to the cluster.
+// TestSuccessorProbes checks that a waiter is notified when its predecessor leaves even though only
+// the waiter's probe announced its subscription to the cluster.
 func TestSuccessorProbes(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s, faults.WrapStore(onSlowRoute))
 		holder := kit.QuietHolder(t, s)
 		gone := kit.Join(t, s).Await(t, "l")
 		w := c.Await(t, "l")
-		time.Sleep(time.Second) // its early reads are over
+		time.Sleep(time.Second) // its early reads are done
 		gone.Cancel(nil)
 		gone.Failed(t)
 		synctest.Wait()
@@ -81,7 +81,7 @@ func TestSuccessorProbes(t *testing.T) {
 	})
 }
 
-// So is a writer that waits for readers to leave.
+// TestDrainProbes checks the same for a writer that waits for readers to leave.
 func TestDrainProbes(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		readers, c := kit.Join(t, s), kit.Join(t, s, faults.WrapStore(onSlowRoute))
@@ -95,7 +95,7 @@ func TestDrainProbes(t *testing.T) {
 				_ = l.Unlock(t.Context())
 			}
 		}()
-		time.Sleep(time.Second) // its early reads are over
+		time.Sleep(time.Second) // its early reads are done
 		released := time.Now()
 		kit.Unlock(t, r)
 		require.Less(t, kit.Receive(t, granted, "a grant").Sub(released), 100*time.Millisecond)

@@ -1,3 +1,3 @@
-// Package scale guards what locks cost: the number of messages for each step of a lock, however
-// many clients contend for it, and the number of goroutines in a client with thousands of locks.
+// Package scale tests what locks cost: how many messages each operation takes, no matter how many
+// clients contend, and how many goroutines a client with thousands of locks needs.
 package scale

@@ -24,8 +24,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// Taking a lock that is free is one publish, and nothing else is sent; so is
-// releasing it.
+// TestMessagesUncontended checks that taking a free lock sends a single message, a publish, and
+// that releasing it sends one more.
 func TestMessagesUncontended(t *testing.T) {
 	type acquire func(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error)
 	s := testutil.RunServer(t)
@@ -43,7 +43,7 @@ func TestMessagesUncontended(t *testing.T) {
 				defer func() { out = n }()
 				return int(n - out)
 			}
-			for i := range 5 { // each a lock that never was
+			for i := range 5 { // each lock is new to the bucket
 				l, err := take(t.Context(), fmt.Sprint(name, i))
 				require.NoError(t, err)
 				require.Equal(t, 1, sent())
@@ -68,8 +68,9 @@ func TestMessagesUncontended(t *testing.T) {
 	}
 }
 
-// A client takes the lock again after its own release, at its tombstone, with one read of the queue per 100 ms. In a bubble
-// the work takes no time, so the number of reads is exact.
+// TestMessagesHotPath checks that a client that repeatedly takes a lock at its own tombstone reads
+// the queue only once per 100 ms. In a bubble the work takes no time, so the number of reads is
+// exact.
 func TestMessagesHotPath(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)
@@ -86,7 +87,7 @@ func TestMessagesHotPath(t *testing.T) {
 			kit.Unlock(t, kit.Must(t, c.Lock, "l"))
 			require.EqualValues(t, 3, c.NC.Stats().OutMsgs-out, "one look")
 		}
-		// When its tombstone has gone the lock is one that never was.
+		// Once its tombstone has expired, the lock is like a new one.
 		time.Sleep(2 * time.Second)
 		out := c.NC.Stats().OutMsgs
 		kit.Unlock(t, kit.Must(t, c.Lock, "l"))
@@ -94,13 +95,13 @@ func TestMessagesHotPath(t *testing.T) {
 	})
 }
 
-// A held lock costs one message for each renewal, and two that come: the answer and the
-// notification of the client's own watch. Renewals are due every third of the TTL.
+// TestMessagesHeld checks that a held lock sends one message per renewal, due every third of the
+// TTL, and receives two: the acknowledgement and the client's own watch notification.
 func TestMessagesHeld(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)
 		l := kit.Must(t, c.Lock, "l")
-		time.Sleep(20 * time.Second) // the watch has begun
+		time.Sleep(20 * time.Second) // long enough for the watch to begin
 		stats, renewed := c.NC.Stats(), c.Stats().Renewed
 		time.Sleep(2 * time.Minute)
 		now, n := c.NC.Stats(), c.Stats().Renewed-renewed
@@ -111,7 +112,8 @@ func TestMessagesHeld(t *testing.T) {
 	})
 }
 
-// A TryLock of a held lock leaves nothing in the bucket, and waits for nothing.
+// TestMessagesTryLockBusy checks that TryLock on a held lock writes nothing to the bucket and does
+// not wait.
 func TestMessagesTryLockBusy(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder, c := kit.Join(t, s), kit.Join(t, s)
@@ -135,8 +137,8 @@ func TestMessagesTryLockBusy(t *testing.T) {
 	})
 }
 
-// A free lock is free for TryLock too when others have had it since this client
-// left its own tombstone.
+// TestMessagesTryLockAlternating checks that TryLock gets a free lock even if other clients have
+// held it since this client left its own tombstone.
 func TestMessagesTryLockAlternating(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		members := []*kit.Member{kit.Join(t, s), kit.Join(t, s), kit.Join(t, s)}
@@ -150,8 +152,8 @@ func TestMessagesTryLockAlternating(t *testing.T) {
 	})
 }
 
-// A waiter costs a renewal of its place and a read every 5 s while nothing happens,
-// whatever its place: 24 messages in a minute. A holder costs its renewals.
+// TestMessagesWaiting checks that while nothing happens a waiter sends a renewal and a read every 5
+// s, 24 messages a minute, wherever it stands in the queue. A holder sends only its renewals.
 func TestMessagesWaiting(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder, c := kit.Join(t, s, natslock.WithTTL(time.Hour)), kit.Join(t, s)
@@ -184,7 +186,8 @@ func TestMessagesWaiting(t *testing.T) {
 	})
 }
 
-// A client that joins a long queue for the first time reads its end only.
+// TestMessagesLongQueue checks that a client that joins a long queue for the first time reads only
+// the end of the queue.
 func TestMessagesLongQueue(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder, c := kit.Join(t, s), kit.Join(t, s)
@@ -200,8 +203,9 @@ func TestMessagesLongQueue(t *testing.T) {
 	})
 }
 
-// Clients that come at once read what they need, and not the queue: the messages for each do not grow with
-// their number. So do those for the permits of a semaphore, and for readers and writers.
+// TestMessagesCrowd checks that clients that arrive simultaneously read what they need instead of
+// the whole queue, so the messages per client do not grow with the number of clients. The same goes
+// for semaphores and for readers and writers.
 func TestMessagesCrowd(t *testing.T) {
 	for name, takes := range map[string]func(c *natslock.Client, i int) (*natslock.Lock, error){
 		"mutex": func(c *natslock.Client, i int) (*natslock.Lock, error) { return c.Lock(context.Background(), "l") },
@@ -249,20 +253,20 @@ func TestMessagesCrowd(t *testing.T) {
 	}
 }
 
-// An acquire that was given up, or tried in vain, leaves no subscription once its
-// attempts are answered.
+// TestMessagesGivingUp checks that an acquire that gave up or was refused leaves no subscription
+// behind once its attempts have been answered.
 func TestMessagesGivingUp(t *testing.T) {
 	s := testutil.RunServer(t)
 	holder, c := kit.Join(t, s), kit.Join(t, s)
 	holds := kit.Must(t, holder.Lock, "l")
-	kit.Unlock(t, kit.Must(t, c.Lock, "other")) // for a client's lasting subscriptions
+	kit.Unlock(t, kit.Must(t, c.Lock, "other")) // sets up the client's permanent subscriptions
 	before := c.NC.NumSubscriptions()
 	var wg sync.WaitGroup
 	var refused, gaveUp atomic.Int64
 	for i := range 8 {
 		wg.Go(func() {
 			for j := range 50 {
-				// From before the first answer to well inside the queue.
+				// The timeouts range from before the first reply to well into the queue.
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(j%10)*time.Duration(i+1)*50*time.Microsecond)
 				acquire := c.Lock
 				if j%2 == 0 {
@@ -287,15 +291,16 @@ func TestMessagesGivingUp(t *testing.T) {
 	kit.Unlock(t, holds)
 }
 
-// Nor does one whose attempt got no answer, once its record has been found and
-// deleted, or a later tombstone keeps it from being applied.
+// TestMessagesGivingUpUnanswered checks that an acquire whose attempt got no reply leaves no
+// subscription either, once its record has been found and deleted or a later tombstone keeps the
+// attempt from being applied.
 func TestMessagesGivingUpUnanswered(t *testing.T) {
 	for name, tc := range map[string]struct {
 		stage string
 		fate  faults.Fate
 	}{
 		"applied":       {"wait take", faults.LoseAnswer},
-		"never applied": {"lock take", faults.Drop}, // at the tombstone that it has left
+		"never applied": {"lock take", faults.Drop}, // a claim at the tombstone that the client left itself
 	} {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -320,12 +325,13 @@ func TestMessagesGivingUpUnanswered(t *testing.T) {
 	}
 }
 
-// 50 clients, each on its own connection, count up under 5 locks.
+// TestMessagesCounters has 50 clients, each on its own connection, increment counters under five
+// locks.
 func TestMessagesCounters(t *testing.T) {
 	s := testutil.RunServer(t)
 	const clients, names, rounds = 50, 5, 20
 	var (
-		counters [names]int // guarded by the locks alone: the race detector checks
+		counters [names]int // guarded only by the locks; the race detector checks them
 		tokens   [names]uint64
 		wg       sync.WaitGroup
 		conns    []*nats.Conn
@@ -365,8 +371,9 @@ func TestMessagesCounters(t *testing.T) {
 	require.Less(t, sent, uint64(20*clients*rounds))
 }
 
-// Contenders that do nothing under the lock do not pay for the clients that held it in the
-// second before. A queue has a key for each waiter, and none for each former holder.
+// TestMessagesContended checks that contenders with empty critical sections do not pay for the
+// clients that held the lock within the last second: the queue has keys for waiters, not for former
+// holders.
 func TestMessagesContended(t *testing.T) {
 	s := testutil.RunServer(t)
 	const clients, rounds = 4, 100
@@ -403,8 +410,8 @@ func TestMessagesContended(t *testing.T) {
 	require.LessOrEqual(t, len(info.State.Subjects), 2*clients, "an answer may be on its way")
 }
 
-// A lock that another client has released within the last second costs one read of the lock
-// and its queue, besides the attempts.
+// TestMessagesAfterAnother checks that taking a lock released by another client within the last
+// second costs, besides the attempts, one read of the lock and its queue.
 func TestMessagesAfterAnother(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b, c := kit.Join(t, s), kit.Join(t, s), kit.Join(t, s)

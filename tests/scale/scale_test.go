@@ -17,15 +17,15 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// 10,000 locks of one client are kept by as many goroutines as ten, through
-// several TTLs, even when each is watched.
+// TestScaleHeld checks that one client keeps 10,000 locks through several TTLs with as many
+// goroutines as it needs for ten, even though each lock is watched.
 func TestScaleHeld(t *testing.T) {
 	n := machine.Part(10_000)
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := kit.Join(t, s), kit.Join(t, s)
 		kit.Unlock(t, kit.Must(t, other.Lock, "warm"))
 		settled := func() int {
-			time.Sleep(5 * time.Second) // watches begin, writers end
+			time.Sleep(5 * time.Second) // until watches have begun and writers have stopped
 			synctest.Wait()
 			return runtime.NumGoroutine()
 		}
@@ -58,7 +58,8 @@ func TestScaleHeld(t *testing.T) {
 	})
 }
 
-// Over TCP, fewer, taken by many goroutines at once.
+// TestScaleHeldTCP repeats TestScaleHeld over TCP with fewer locks, which many goroutines take
+// concurrently.
 func TestScaleHeldTCP(t *testing.T) {
 	tier.Proof(t)
 	s := testutil.RunServer(t)
@@ -71,7 +72,7 @@ func TestScaleHeldTCP(t *testing.T) {
 	for w := range workers {
 		wg.Go(func() {
 			for i := w; i < n; i += workers {
-				// Not TryLock: a machine that is very busy may take a second.
+				// Use Lock instead of TryLock: on a busy machine an attempt may take a second.
 				l, err := c.Lock(t.Context(), fmt.Sprint("many.", i))
 				if err != nil {
 					t.Error(err)
@@ -85,7 +86,7 @@ func TestScaleHeldTCP(t *testing.T) {
 	require.False(t, t.Failed())
 	kit.Eventually(t, "the goroutines settle", func() bool { return kit.Goroutines("locks/internal/") <= before+1 })
 	require.Equal(t, n+1, c.Stats().Held)
-	// A short cut: all are confirmed again, none is lost.
+	// After a short disconnect every lock is confirmed again and none is lost.
 	kit.Eventually(t, "all are watched", func() bool { return c.Stats().Renewed == n+1 })
 	c.Link.Cut()
 	c.Link.Heal()
@@ -96,7 +97,8 @@ func TestScaleHeldTCP(t *testing.T) {
 	}
 }
 
-// Waiters need their callers' goroutines, and one more for each lock that the client queues for.
+// TestScaleWaiters checks that waiters need only their callers' goroutines and one more for each
+// lock that the client queues for.
 func TestScaleWaiters(t *testing.T) {
 	const n = 200
 	for what, name := range map[string]func(i int) string{
@@ -124,15 +126,15 @@ func TestScaleWaiters(t *testing.T) {
 				time.Sleep(5 * time.Second)
 				synctest.Wait()
 				require.Equal(t, n+1, c.Stats().Waiting)
-				require.InDelta(t, n+len(held)-1, runtime.NumGoroutine()-before, 3) // one queue is from before
+				require.InDelta(t, n+len(held)-1, runtime.NumGoroutine()-before, 3) // minus one: the first queue existed before
 				for _, w := range ws {
 					w.Cancel(nil)
 					<-w.Done
 				}
 				time.Sleep(5 * time.Second)
-				synctest.Wait() // for what runs at this very instant
+				synctest.Wait() // for goroutines that run at this very instant
 				n := runtime.NumGoroutine()
-				for try := 0; n > before+3 && try < 100_000; try++ { // those that have ended may still be counted
+				for try := 0; n > before+3 && try < 100_000; try++ { // goroutines that have ended may still be counted
 					runtime.Gosched()
 					n = runtime.NumGoroutine()
 				}
@@ -145,8 +147,9 @@ func TestScaleWaiters(t *testing.T) {
 	}
 }
 
-// 10,000 locks that one client keeps idle cost it no goroutine, and few messages beside the
-// renewals at a third of the TTL. Another client gets each of them at once.
+// TestScaleIdle checks that a client keeps 10,000 idle locks without extra goroutines and with few
+// messages besides the renewals at a third of the TTL, and that another client gets any of them
+// immediately.
 func TestScaleIdle(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 15 * time.Second
@@ -154,7 +157,7 @@ func TestScaleIdle(t *testing.T) {
 		c, other := kit.Join(t, s), kit.Join(t, s)
 		kit.Unlock(t, kit.Must(t, other.Lock, "warm"))
 		settled := func() int {
-			time.Sleep(5 * time.Second) // watches begin, writers end
+			time.Sleep(5 * time.Second) // until watches have begun and writers have stopped
 			synctest.Wait()
 			return runtime.NumGoroutine()
 		}
