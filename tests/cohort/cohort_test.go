@@ -19,10 +19,11 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// The tests of cohorts have names that begin with TestCohort. The goroutines of a client that want a lock are a
-// cohort: see internal/cohort.
+// The goroutines of a client that want the same lock form a cohort: see internal/cohort. The tests
+// of cohorts have names that begin with TestCohort.
 
-// siblings has a goroutine of the client hold a lock, and n others wait for it, who have no place.
+// siblings has one goroutine of the client hold a lock and n others wait for it. They have no
+// place, because their client has the lock.
 func siblings(t *testing.T, c *kit.Member, n int, opts ...natslock.LockOption) (holder *natslock.Lock, waits []*kit.Waiting) {
 	t.Helper()
 	holder = kit.Must(t, c.Lock, "l", opts...)
@@ -34,14 +35,15 @@ func siblings(t *testing.T, c *kit.Member, n int, opts ...natslock.LockOption) (
 	return holder, waits
 }
 
-// Whenever the first goroutine gives up, the others get the lock. Those at a place keep it.
+// TestCohortFirstGivesUp checks that the other goroutines get the lock no matter when the first one
+// gives up, and that those waiting at a place keep it.
 func TestCohortFirstGivesUp(t *testing.T) {
 	const late = 500 * time.Millisecond
 	for _, tc := range []struct {
 		name  string
-		late  map[string]time.Duration // answers, by the stage of the write
+		late  map[string]time.Duration // delays of replies, by the stage of the write
 		held  bool                     // by another client
-		place bool                     // there is one when the first goroutine gives up
+		place bool                     // exists when the first goroutine gives up
 	}{
 		{"claim that is granted", map[string]time.Duration{"lock take": late}, false, false},
 		{"claim that is refused", map[string]time.Duration{"lock take": late}, true, false},
@@ -66,7 +68,7 @@ func TestCohortFirstGivesUp(t *testing.T) {
 				synctest.Wait()
 				second := c.Settle(t)
 				third := c.Settle(t)
-				time.Sleep(late / 5) // the place is sent
+				time.Sleep(late / 5) // by now the place has been sent
 				queue := kit.Inspect(t, c.Client, "l").Queue
 				if tc.place {
 					require.Len(t, queue, 1)
@@ -79,7 +81,8 @@ func TestCohortFirstGivesUp(t *testing.T) {
 				}
 				if holder == nil {
 					holder = second.Granted(t)
-					// The claim of the first one is deleted after its answer, and theirs takes as long.
+					// The first goroutine's claim is deleted only after its reply, and the second
+					// claim takes as long.
 					require.Less(t, c.Events.Wait(t, admin.EventGranted, "l").Waited, 3*late)
 					kit.UnlockAll(t, holder, third)
 				} else {
@@ -97,11 +100,12 @@ func TestCohortFirstGivesUp(t *testing.T) {
 	}
 }
 
-// The refusal of a second attempt may overtake the acknowledgement of the first one. The
-// client keeps the place and its ticket, even when the goroutine that asked first gives up.
+// TestCohortRefusalOvertakes checks that the client keeps its place and ticket when the refusal of
+// a second attempt overtakes the acknowledgement of the first, even if the goroutine that asked
+// first gives up.
 func TestCohortRefusalOvertakes(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		const attempt = 2 * time.Second // until the next one
+		const attempt = 2 * time.Second // until the next attempt
 		c, f := kit.JoinFaulty(t, s)
 		other := kit.Join(t, s)
 		holder := kit.QuietHolder(t, s)
@@ -119,14 +123,14 @@ func TestCohortRefusalOvertakes(t *testing.T) {
 		})
 		f.FailReads(func(op faults.ReadOp, what string) error {
 			if op == faults.ReadGet && strings.HasPrefix(what, "wait.l.") {
-				time.Sleep(300 * time.Millisecond) // the acknowledgement comes meanwhile
+				time.Sleep(300 * time.Millisecond) // the acknowledgement arrives in the meantime
 			}
 			return nil
 		})
 		first := c.Begin(t, "l")
 		synctest.Wait()
 		second := c.Settle(t)
-		time.Sleep(20 * time.Millisecond) // the place is sent
+		time.Sleep(20 * time.Millisecond) // by now the place has been sent
 		stranger := other.Settle(t)
 		time.Sleep(400 * time.Millisecond)
 		first.Cancel(nil)
@@ -139,7 +143,8 @@ func TestCohortRefusalOvertakes(t *testing.T) {
 	})
 }
 
-// A bucket without a leader fails all goroutines that ask, and not one after the other.
+// TestCohortNoStream checks that a bucket without a leader fails all waiting goroutines together,
+// not one after another.
 func TestCohortNoStream(t *testing.T) {
 	for _, held := range []bool{false, true} {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -175,7 +180,8 @@ func TestCohortNoStream(t *testing.T) {
 	}
 }
 
-// A place that several goroutines wait at keeps its ticket when the first one gives up.
+// TestCohortKeepsItsTicket checks that a place with several waiting goroutines keeps its ticket
+// when the first of them gives up.
 func TestCohortKeepsItsTicket(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := kit.Join(t, s), kit.Join(t, s)
@@ -192,18 +198,18 @@ func TestCohortKeepsItsTicket(t *testing.T) {
 		waits[2].Cancel(nil)
 		waits[2].Failed(t)
 		synctest.Wait()
-		time.Sleep(20 * time.Second) // longer than a place lives
+		time.Sleep(20 * time.Second) // longer than the TTL of a place
 		after := kit.Inspect(t, c.Client, "l").Queue
 		require.Len(t, after, 2)
 		require.Equal(t, before[0].Ticket, after[0].Ticket)
 		require.Equal(t, before[0].ID, after[0].ID)
-		kit.UnlockAll(t, holder, waits[1], waits[3], behind) // in one turn
+		kit.UnlockAll(t, holder, waits[1], waits[3], behind) // within one turn
 		time.Sleep(2 * time.Second)
 		kit.WantNothing(t, s)
 	})
 }
 
-// Goroutines that have all given up leave nothing behind.
+// TestCohortAllGiveUp checks that nothing is left behind once every goroutine has given up.
 func TestCohortAllGiveUp(t *testing.T) {
 	for _, tc := range []struct {
 		name, stage string
@@ -235,7 +241,7 @@ func TestCohortAllGiveUp(t *testing.T) {
 					w.Cancel(nil)
 					require.ErrorIs(t, w.Failed(t), natslock.ErrTimeout)
 				}
-				time.Sleep(600 * time.Millisecond) // the answer has come
+				time.Sleep(600 * time.Millisecond) // by now the reply has arrived
 				synctest.Wait()
 				require.Empty(t, kit.NewRaw(t, s.Connect()).Live("wait.l.*"))
 				require.Zero(t, c.Stats().Waiting)
@@ -252,10 +258,10 @@ func TestCohortAllGiveUp(t *testing.T) {
 	}
 }
 
-// noRenewals drops the renewals of the lock until they are wanted again.
+// noRenewals drops the renewals of the lock until the fate is reset.
 func noRenewals(f *faults.Store) { f.OnSend(kit.At("lock renew", faults.Drop)) }
 
-// shortOfTime has the renewals dropped until less than a third of the validity is left.
+// shortOfTime drops renewals until less than a third of the validity is left.
 func shortOfTime(t *testing.T, f *faults.Store, l *natslock.Lock, ttl time.Duration) {
 	t.Helper()
 	noRenewals(f)
@@ -265,7 +271,8 @@ func shortOfTime(t *testing.T, f *faults.Store, l *natslock.Lock, ttl time.Durat
 	kit.WantHeld(t, l)
 }
 
-// A goroutine gets a third of the validity, or waits for a renewal.
+// TestCohortNextNeedsTime checks that a goroutine enters with at least a third of the validity left
+// and otherwise waits for a renewal.
 func TestCohortNextNeedsTime(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 15 * time.Second
@@ -286,7 +293,8 @@ func TestCohortNextNeedsTime(t *testing.T) {
 	})
 }
 
-// A lease that is granted to a goroutine that gives up is released, or goes to the next one.
+// TestCohortGrantedWithNobodyLeft checks that a lease whose next goroutine gives up goes to the one
+// after it, or is released if there is none.
 func TestCohortGrantedWithNobodyLeft(t *testing.T) {
 	for _, others := range []int{0, 1} {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -300,7 +308,7 @@ func TestCohortGrantedWithNobodyLeft(t *testing.T) {
 			kit.Unlock(t, first)
 			synctest.Wait()
 			require.False(t, waits[1].Over())
-			waits[1].Cancel(nil) // it has the lease, and waits for a renewal
+			waits[1].Cancel(nil) // it has been given the lease but still waits for a renewal
 			waits[1].Failed(t)
 			if others > 0 {
 				f.OnSend(nil)
@@ -315,8 +323,9 @@ func TestCohortGrantedWithNobodyLeft(t *testing.T) {
 	}
 }
 
-// While the client may have more permits, a goroutine counts as queued when its place is at the server, not before: not
-// behind the first write of another goroutine.
+// TestQueuedBehindAFounder checks that while the client may get more permits, a goroutine counts as
+// queued only once its place is at the server, not while another goroutine's first write is still
+// on its way.
 func TestQueuedBehindAFounder(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := kit.JoinFaulty(t, s)

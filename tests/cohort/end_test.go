@@ -17,15 +17,15 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// A handle that is dropped while others of its client wait lets the lease run out. Those
-// queue at once, and are in as soon as the record has gone. This is in real
-// time, since cleanups run outside of a bubble.
+// TestCohortDroppedHandle checks that if a handle is dropped while others of its client wait, its
+// lease runs out. The others queue immediately and get in as soon as the record has expired. The
+// test runs in real time because cleanups do not run in a bubble.
 func TestCohortDroppedHandle(t *testing.T) {
 	tier.Proof(t)
 	s := testutil.RunServer(t)
 	const ttl = 2 * time.Second
 	var log kit.Log
-	kit.Join(t, s) // it makes the bucket, which is warned of
+	kit.Join(t, s) // creates the bucket, so that the warning is not in c's log
 	c := kit.Join(t, s, log.Option())
 	holder := kit.Must(t, c.Lock, "l", natslock.TTL(ttl))
 	time.Sleep(10 * time.Millisecond) // longer than a turn
@@ -48,7 +48,8 @@ func TestCohortDroppedHandle(t *testing.T) {
 	kit.Unlock(t, third.Granted(t))
 }
 
-// The TTL of an Extend ends with its holder: the next one has that of the lease.
+// TestCohortExtend checks that the TTL set by Extend applies only to its holder: the next one gets
+// the TTL of the lease.
 func TestCohortExtend(t *testing.T) {
 	for _, ttl := range []time.Duration{5 * time.Second, time.Minute} {
 		t.Run(ttl.String(), func(t *testing.T) {
@@ -79,24 +80,25 @@ func TestCohortExtend(t *testing.T) {
 	}
 }
 
-// insideOf returns the first one of three goroutines that waited together, inside, with two behind it and
-// a stranger behind all of them.
+// insideOf returns the lock of the first of three goroutines that waited together, the two waiting
+// behind it, and a stranger that waits behind them all.
 func insideOf(t *testing.T, c, other *kit.Member) (l *natslock.Lock, waits []*kit.Waiting, stranger *kit.Waiting) {
 	t.Helper()
 	holder, waits := siblings(t, c, 3)
 	stranger = other.Settle(t)
 	kit.Unlock(t, holder)
 	l = waits[0].Granted(t)
-	time.Sleep(2 * time.Second) // the client watches the lock by now
+	time.Sleep(2 * time.Second) // by now the client watches the lock
 	return l, waits[1:], stranger
 }
 
-// A break ends the part of the holder inside. The goroutines behind it queue at the back.
+// TestCohortBroken checks that a break ends the current holder's part and sends the goroutines
+// behind it to the back of the queue.
 func TestCohortBroken(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := kit.Join(t, s), kit.Join(t, s)
 		l, waits, stranger := insideOf(t, c, other)
-		kit.Unlock(t, l) // so that the one inside is not the first of the lease
+		kit.Unlock(t, l) // so that the current holder is not the lease's first
 		l, waits = waits[0].Granted(t), []*kit.Waiting{waits[1], c.Settle(t)}
 		shown := kit.Inspect(t, other.Client, "l").Holder
 		require.NotEmpty(t, shown.ID)
@@ -120,8 +122,8 @@ func TestCohortBroken(t *testing.T) {
 	})
 }
 
-// A break between two holders is of nobody inside: the broken record is deleted, and
-// keeps nobody out.
+// TestCohortBrokenBetween checks that a break between two holders affects no holder: the broken
+// record is deleted and keeps nobody out.
 func TestCohortBrokenBetween(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := kit.JoinFaulty(t, s)
@@ -142,7 +144,8 @@ func TestCohortBrokenBetween(t *testing.T) {
 	})
 }
 
-// The end of the validity ends the part of the holder inside. The goroutines behind it queue.
+// TestCohortLost checks that the end of the validity ends the current holder's part and makes the
+// goroutines behind it queue.
 func TestCohortLost(t *testing.T) {
 	for _, how := range []string{"cut off", "crashed", "record deleted"} {
 		t.Run(how, func(t *testing.T) {
@@ -162,7 +165,7 @@ func TestCohortLost(t *testing.T) {
 					time.Sleep(10 * time.Second)
 					kit.WantLost(t, l, natslock.ErrLost)
 					kit.UnlockAll(t, next, waits...)
-				case "crashed": // its goroutines are cut off for good
+				case "crashed": // its goroutines stay cut off
 					last := other.Settle(t)
 					c.Link.Cut()
 					next := stranger.Granted(t)
@@ -191,8 +194,8 @@ func TestCohortLost(t *testing.T) {
 	}
 }
 
-// Close ends those that wait. The one inside keeps its lock until it unlocks, or
-// until Close does not wait any longer.
+// TestCohortClose checks that Close fails the waiting goroutines, while the holder keeps its lock
+// until it unlocks or Close stops waiting.
 func TestCohortClose(t *testing.T) {
 	for _, patient := range []bool{true, false} {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -230,7 +233,8 @@ func TestCohortClose(t *testing.T) {
 	}
 }
 
-// Close ends a goroutine that has the lease and waits for a renewal.
+// TestCohortCloseEndsTheWaitForARenewal checks that Close fails a goroutine that has been given the
+// lease but still waits for a renewal.
 func TestCohortCloseEndsTheWaitForARenewal(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := kit.JoinFaulty(t, s)
@@ -250,8 +254,9 @@ func TestCohortCloseEndsTheWaitForARenewal(t *testing.T) {
 	})
 }
 
-// A handle ends its own part of the lease. Its context ends before the next goroutine is
-// served. Later calls of the handle do not touch that one.
+// TestCohortHandleEndsItsOwnPart checks that a handle ends only its own part of the lease: its
+// context ends before the next goroutine is served, and later calls on the handle do not affect
+// that goroutine.
 func TestCohortHandleEndsItsOwnPart(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)
@@ -265,7 +270,7 @@ func TestCohortHandleEndsItsOwnPart(t *testing.T) {
 		require.ErrorIs(t, first.Err(), natslock.ErrReleased)
 		require.ErrorIs(t, first.Err(), natslock.ErrReleased)
 		require.Zero(t, first.Remaining())
-		kit.Unlock(t, first) // again
+		kit.Unlock(t, first) // a second time
 		require.ErrorIs(t, first.Extend(t.Context(), time.Minute), natslock.ErrReleased)
 		synctest.Wait()
 		kit.WantHeld(t, second)
@@ -276,10 +281,10 @@ func TestCohortHandleEndsItsOwnPart(t *testing.T) {
 	})
 }
 
-// A holder that leaves when the validity is over has lost the lock, even if the client has
-// not noticed the end.
+// TestCohortLeftTooLate checks that a holder that leaves after the end of its validity has lost the
+// lock, even if the client has not noticed the end yet.
 func TestCohortLeftTooLate(t *testing.T) {
-	for range 15 { // which timer is first is chance
+	for range 15 { // chance decides which timer fires first
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 			c, f := kit.JoinFaulty(t, s)
 			holder, waits := siblings(t, c, 2)

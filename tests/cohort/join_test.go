@@ -19,7 +19,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// One claim and one record, or one place, serve all goroutines that ask during the first write.
+// TestCohortJoinedInTheFirstWrite checks that goroutines that ask during the first write share its
+// claim and record, or a single place.
 func TestCohortJoinedInTheFirstWrite(t *testing.T) {
 	for _, refused := range []bool{false, true} {
 		t.Run(fmt.Sprintf("refused %v", refused), func(t *testing.T) {
@@ -60,7 +61,8 @@ func TestCohortJoinedInTheFirstWrite(t *testing.T) {
 	}
 }
 
-// Goroutines whose record would differ wait apart, and in turns with the others as if they were another client.
+// TestCohortsOfOneClient checks that goroutines whose records would differ queue separately and
+// take turns with the others as if they belonged to another client.
 func TestCohortsOfOneClient(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)
@@ -72,10 +74,10 @@ func TestCohortsOfOneClient(t *testing.T) {
 			require.Len(t, kit.Inspect(t, c.Client, "l").Queue, places)
 		}
 		begin(1, "60s", natslock.TTL(time.Minute))
-		begin(1, "60s", natslock.TTL(time.Minute)) // after the ticket of the one before
+		begin(1, "60s", natslock.TTL(time.Minute)) // asked after the previous goroutine got its ticket
 		begin(2, "60s", natslock.TTL(time.Minute), natslock.NoRenew())
 		begin(2, "60s", natslock.TTL(time.Minute)) // waits with the first two
-		begin(2, "15s")                            // with the holder, who was known to be waited for
+		begin(2, "15s")                            // joins the holder's cohort, which others are known to wait for
 		begin(3, "", natslock.Until(time.Now().Add(time.Minute)))
 		begin(4, "", natslock.Until(time.Now().Add(time.Minute)))
 		begin(4, "15s")
@@ -99,8 +101,8 @@ func TestCohortsOfOneClient(t *testing.T) {
 	})
 }
 
-// Goroutines that come while a TryLock of their client has no answer get the lock after it, and even where it
-// is refused.
+// TestCohortBehindATry checks that goroutines that arrive while a TryLock of their client is
+// unanswered get the lock after it, even if it is refused.
 func TestCohortBehindATry(t *testing.T) {
 	for _, refused := range []bool{false, true} {
 		t.Run(fmt.Sprintf("refused %v", refused), func(t *testing.T) {
@@ -126,7 +128,7 @@ func TestCohortBehindATry(t *testing.T) {
 				} else {
 					holder = try.Granted(t)
 				}
-				_, err := c.TryLock(t.Context(), "l") // asks beside those that wait
+				_, err := c.TryLock(t.Context(), "l") // it makes its own request despite the waiting goroutines
 				require.ErrorIs(t, err, natslock.ErrLocked)
 				kit.UnlockAll(t, holder, waits...)
 				kit.WantNothing(t, s)
@@ -135,7 +137,8 @@ func TestCohortBehindATry(t *testing.T) {
 	}
 }
 
-// A client whose place gets no answer holds up none of its goroutines that give up, and those that come later wait anew.
+// TestCohortSilence checks that a client whose place gets no reply does not hold up goroutines that
+// give up, and that goroutines that arrive later start over.
 func TestCohortSilence(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := kit.JoinFaulty(t, s)
@@ -150,7 +153,7 @@ func TestCohortSilence(t *testing.T) {
 		begun := time.Now()
 		require.ErrorIs(t, waits[1].Failed(t), natslock.ErrTimeout)
 		require.Equal(t, 700*time.Millisecond, waits[1].At.Sub(begun))
-		for _, w := range []*kit.Waiting{waits[0], waits[2]} { // the last one waits for what was sent
+		for _, w := range []*kit.Waiting{waits[0], waits[2]} { // the last one to give up waits for what was sent
 			begun = time.Now()
 			w.Cancel(nil)
 			require.ErrorIs(t, w.Failed(t), natslock.ErrTimeout)
@@ -178,15 +181,16 @@ func TestCohortSilence(t *testing.T) {
 	})
 }
 
-// unwatched is a store of a bucket that does not publish its changes.
+// unwatched is the store of a bucket that does not publish its changes.
 type unwatched struct{ kvstore.KV }
 
 func (unwatched) Watch(string, func(kvstore.Event)) (kvstore.Watch, error) {
 	return nil, kvstore.ErrNoWatch
 }
 
-// A holder that unlocks late, after its lease has ended and a goroutine of its client has
-// got the lock, touches no other lock of the client.
+// TestCohortLateUnlockTouchesNoOtherLock checks that a holder that unlocks late, after its lease
+// has ended and another goroutine of its client has got the lock, affects no other lock of the
+// client.
 func TestCohortLateUnlockTouchesNoOtherLock(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s, faults.WrapStore(func(kv kvstore.KV) kvstore.KV { return unwatched{kv} }))
@@ -194,7 +198,7 @@ func TestCohortLateUnlockTouchesNoOtherLock(t *testing.T) {
 		next := c.Begin(t, "a")
 		synctest.Wait()
 		time.Sleep(lost.Remaining())
-		third := c.Begin(t, "a") // it notices that the lease has ended
+		third := c.Begin(t, "a") // makes the client notice that the lease has ended
 		synctest.Wait()
 		third.Cancel(nil)
 		third.Failed(t)
@@ -215,7 +219,7 @@ func TestCohortLateUnlockTouchesNoOtherLock(t *testing.T) {
 	})
 }
 
-// farAway makes each write of a client, and each list, take as long as a round trip.
+// farAway makes each write and each read of a client take one round trip.
 func farAway(f *faults.Store, trip time.Duration) {
 	f.OnSend(func(int, kvstore.Write) faults.Fate { return faults.DelayAnswer(trip) })
 	f.FailReads(func(faults.ReadOp, string) error {
@@ -224,8 +228,9 @@ func farAway(f *faults.Store, trip time.Duration) {
 	})
 }
 
-// A thousand goroutines of a client have one place behind another client, and cost it no more
-// messages than ten.
+// TestCohortOfAThousand checks that a thousand goroutines of one client occupy a single place
+// behind another client and cost no more messages than ten do, apart from the renewals that their
+// grants need.
 func TestCohortOfAThousand(t *testing.T) {
 	for _, every := range []time.Duration{0, 20 * time.Microsecond, 3 * time.Millisecond} {
 		t.Run(fmt.Sprint("every ", every), func(t *testing.T) {
@@ -263,7 +268,8 @@ func TestCohortOfAThousand(t *testing.T) {
 	}
 }
 
-// A goroutine that gives up says how many goroutines were before it, and whose the lock is.
+// TestCohortPosition checks that the error of a goroutine that gives up reports its position in the
+// queue and the holder of the lock.
 func TestCohortPosition(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := kit.Join(t, s, natslock.WithOwner("ours")), kit.Join(t, s, natslock.WithOwner("theirs"))
@@ -289,7 +295,7 @@ func TestCohortPosition(t *testing.T) {
 		require.Equal(t, "ours", e.Holder.Owner)
 		require.Equal(t, inside.Token(), e.Holder.Token)
 
-		// Behind other goroutines, which are one place.
+		// Now wait behind goroutines that share one place.
 		waits = append(waits[1:2], c.Settle(t), c.Settle(t))
 		kit.Unlock(t, inside)
 		inside = waits[0].Granted(t)
@@ -301,7 +307,7 @@ func TestCohortPosition(t *testing.T) {
 
 		holder = kit.Must(t, other.Lock, "l")
 		waits = []*kit.Waiting{c.Settle(t), c.Settle(t), c.Settle(t), c.Settle(t)}
-		time.Sleep(20 * time.Second) // the place's renewal says how many wait there
+		time.Sleep(20 * time.Second) // the renewal of the place reports how many goroutines wait there
 		last := kit.Join(t, s).Settle(t)
 		time.Sleep(10 * time.Second)
 		require.Equal(t, 5, gaveUp(last).Position)
@@ -314,7 +320,7 @@ func TestCohortPosition(t *testing.T) {
 	})
 }
 
-// Stats and events count goroutines and grants.
+// TestCohortStats checks that Stats and events count goroutines and grants.
 func TestCohortStats(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)
@@ -349,9 +355,9 @@ func TestCohortStats(t *testing.T) {
 	})
 }
 
-// TestCohortWaitersAreCountedOnce reads the statistics all the time. Meanwhile one goroutine of
-// the holder's client waits, gives up and waits again. It counts once, not also for its
-// place in the queue.
+// TestCohortWaitersAreCountedOnce polls Stats while a goroutine of the holder's client repeatedly
+// waits and gives up. The goroutine must be counted once, not a second time for its place in the
+// queue.
 func TestCohortWaitersAreCountedOnce(t *testing.T) {
 	c := kit.Join(t, testutil.RunServer(t))
 	l := kit.Must(t, c.Lock, "l")
@@ -365,7 +371,7 @@ func TestCohortWaitersAreCountedOnce(t *testing.T) {
 				return
 			default:
 				n = max(n, c.Stats().Waiting)
-				time.Sleep(time.Microsecond) // a raced test has one processor
+				time.Sleep(time.Microsecond) // with the race detector the test has a single processor
 			}
 		}
 	}()

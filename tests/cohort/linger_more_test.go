@@ -20,8 +20,9 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// TestLingerUsedMeanwhile: another client waits for five seconds at most if the notification of its
-// place was lost, although the lease is used meanwhile. It renews its place after that time.
+// TestLingerUsedMeanwhile checks that if the notification of a place is lost, the client waiting
+// there gets the lock within five seconds, when it renews the place, even if the lease is used in
+// the meantime.
 func TestLingerUsedMeanwhile(t *testing.T) {
 	for name, used := range map[string][2]time.Duration{
 		"briefly": {3800 * time.Millisecond, 0},
@@ -33,7 +34,7 @@ func TestLingerUsedMeanwhile(t *testing.T) {
 				other := kit.Join(t, s)
 				dropPlaces(f)
 				kit.Unlock(t, kit.Must(t, c.Lock, "l", lingers))
-				synctest.Wait() // listed
+				synctest.Wait() // the queue has been listed
 				time.Sleep(100 * time.Millisecond)
 				w := other.Await(t, "l")
 				begun := time.Now()
@@ -49,19 +50,19 @@ func TestLingerUsedMeanwhile(t *testing.T) {
 	}
 }
 
-// TestLingerListedLate: any list that shows another client recalls an idle lease.
+// TestLingerListedLate checks that any list that shows another client recalls an idle lease.
 func TestLingerListedLate(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := kit.JoinFaulty(t, s)
 		other := kit.Join(t, s)
 		kit.Deaf(f)
 		kit.Unlock(t, kit.Must(t, c.Lock, "l", lingers))
-		synctest.Wait() // listed
+		synctest.Wait() // the queue has been listed
 		l := kit.Must(t, c.Lock, "l", lingers)
 		w := other.Await(t, "l")
 		time.Sleep(600 * time.Millisecond)
 		listSlowly(f, 100*time.Millisecond)
-		second := c.Settle(t) // has the client list the queue again
+		second := c.Settle(t) // makes the client list the queue again
 		third := c.Settle(t, lingers)
 		kit.UnlockAll(t, l, second, third)
 		begun := time.Now()
@@ -70,19 +71,18 @@ func TestLingerListedLate(t *testing.T) {
 	})
 }
 
-// single is a store that cannot list several queues at once.
+// single is a store that cannot list several queues in one request.
 type single struct{ kvstore.KV }
 
 func (s single) List(ctx context.Context, pattern string, least uint64, opts ...kvstore.ListOption) (kvstore.Listing, error) {
-	if strings.HasPrefix(pattern, "wait.") && len(opts) == 1 { // the other ones have none, or two
+	if strings.HasPrefix(pattern, "wait.") && len(opts) == 1 { // the other lists have no option or two
 		return kvstore.Listing{}, kvstore.ErrUnavailable
 	}
 	return s.KV.List(ctx, pattern, least, opts...)
 }
 
-// TestLingerManyReconnected: a client whose lists take a while keeps its idle leases when
-// another server has taken over its subscriptions. No goroutine waits for the lists of
-// other locks.
+// TestLingerManyReconnected checks that a client with slow lists keeps its idle leases when another
+// server takes over its subscriptions, and that no goroutine waits for the lists of other locks.
 func TestLingerManyReconnected(t *testing.T) {
 	const locks = 300
 	for _, together := range []bool{true, false} {
@@ -99,7 +99,7 @@ func TestLingerManyReconnected(t *testing.T) {
 				for i := range locks {
 					kit.Unlock(t, kit.Must(t, c.Lock, fmt.Sprint("l", i), lingers))
 				}
-				time.Sleep(21 * time.Second) // between two lists
+				time.Sleep(21 * time.Second) // between two periodic lists
 				require.Equal(t, locks, c.Stats().Idle)
 				f.FailReads(func(op faults.ReadOp, _ string) error {
 					if op == faults.ReadList {
@@ -121,7 +121,8 @@ func TestLingerManyReconnected(t *testing.T) {
 	}
 }
 
-// TestLingerExtended: the TTL of an Extend ends with its holder, even where nobody follows.
+// TestLingerExtended checks that the TTL set by Extend applies only to its holder, even if nobody
+// follows.
 func TestLingerExtended(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)
@@ -134,7 +135,7 @@ func TestLingerExtended(t *testing.T) {
 	})
 }
 
-// TestLingerTryGivesUp: a TryLock that gives up takes an idle lease from nobody.
+// TestLingerTryGivesUp checks that a TryLock that gives up does not cost anyone the idle lease.
 func TestLingerTryGivesUp(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := kit.JoinFaulty(t, s)
@@ -157,7 +158,8 @@ func TestLingerTryGivesUp(t *testing.T) {
 	})
 }
 
-// TestLingerNone: a client that keeps no idle lease does not say that it may.
+// TestLingerNone checks that the records of a client that keeps no idle leases do not claim that
+// they may be idle.
 func TestLingerNone(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := kit.Join(t, s, natslock.WithTuning(natslock.Tuning{MaxLingering: -1})), kit.Join(t, s)
@@ -174,8 +176,8 @@ func TestLingerNone(t *testing.T) {
 	})
 }
 
-// TestLingerBreak: a break ends the part of a holder whose lease lingers, where that has been
-// idle before too.
+// TestLingerBreak checks that a break ends the holder's part of a lingering lease, even if the
+// lease was idle before.
 func TestLingerBreak(t *testing.T) {
 	for name, immediately := range map[string]bool{"plainly": false, "immediately": true} {
 		t.Run(name, func(t *testing.T) {
@@ -183,7 +185,7 @@ func TestLingerBreak(t *testing.T) {
 				c := kit.Join(t, s)
 				operator := kit.Join(t, s)
 				for _, lock := range []func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error){c.Lock, c.TryLock} {
-					for range 2 { // new, and used again
+					for range 2 { // first with a new lease, then with one that has been reused
 						l, err := lock(t.Context(), "l", lingers, natslock.TTL(time.Hour))
 						require.NoError(t, err)
 						kit.Unlock(t, l)
@@ -202,8 +204,8 @@ func TestLingerBreak(t *testing.T) {
 	}
 }
 
-// TestLingerIdleUnwatched: an idle lease has no subscription to its own record, in
-// contrast to one that has been in use for a second.
+// TestLingerIdleUnwatched checks that an idle lease, unlike one that has been in use for a second,
+// needs no subscription to its own record.
 func TestLingerIdleUnwatched(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)
@@ -221,8 +223,8 @@ func TestLingerIdleUnwatched(t *testing.T) {
 	})
 }
 
-// TestLingerIdleBroken: no goroutine uses an idle lease that was broken 5 s ago. That holds for a
-// break that lets others in at once, and for one whose answer was lost.
+// TestLingerIdleBroken checks that no goroutine uses an idle lease that was broken five seconds
+// ago, even if the break was immediate or its reply was lost.
 func TestLingerIdleBroken(t *testing.T) {
 	for _, how := range []string{"immediately", "unanswered"} {
 		t.Run(how, func(t *testing.T) {
@@ -238,13 +240,13 @@ func TestLingerIdleBroken(t *testing.T) {
 				defer cancel()
 				id := kit.Inspect(t, operator.Client, "l").Holder.ID
 				err := admin.New(operator.Client).Break(ctx, admin.BreakRequest{Name: "l", ID: id, Immediately: how == "immediately"})
-				if how == "unanswered" && err != nil { // the client has deleted the broken record by then
+				if how == "unanswered" && err != nil { // the client may have deleted the broken record by then
 					require.ErrorIs(t, err, natslock.ErrReleased)
 				} else {
 					require.NoError(t, err)
 				}
 				held := kit.Must(t, operator.Lock, "l")
-				time.Sleep(5 * time.Second) // c has listed its idle leases
+				time.Sleep(5 * time.Second) // long enough for c to list its idle leases
 				_, err = c.TryLock(t.Context(), "l", lingers, natslock.TTL(time.Hour))
 				require.ErrorIs(t, err, natslock.ErrLocked)
 				kit.Unlock(t, held)
@@ -253,7 +255,7 @@ func TestLingerIdleBroken(t *testing.T) {
 	}
 }
 
-// onFirst gives a fate to the next write.
+// onFirst applies fate to the next write.
 func onFirst(f *faults.Store, fate faults.Fate) {
 	first := true
 	f.OnSend(func(int, kvstore.Write) faults.Fate {
@@ -265,8 +267,8 @@ func onFirst(f *faults.Store, fate faults.Fate) {
 	})
 }
 
-// TestLingerCrowd: goroutines of a client that want a lock which lingers, one after the
-// other, share a lease for longer than a list of the queue counts.
+// TestLingerCrowd checks that goroutines that take a lingering lock one after another share its
+// lease for longer than a list of the queue stays valid.
 func TestLingerCrowd(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)
@@ -286,8 +288,8 @@ func TestLingerCrowd(t *testing.T) {
 	})
 }
 
-// TestLingerDropped: a handle that was dropped is noticed, even where it was a part in a
-// lease that had been idle. The lease is not idle again.
+// TestLingerDropped checks that a dropped handle is noticed, even one whose lease had been idle
+// before, and that the lease does not become idle again.
 func TestLingerDropped(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t)
@@ -315,8 +317,8 @@ func TestLingerDropped(t *testing.T) {
 	require.Equal(t, 1, c.Stats().Idle)
 }
 
-// TestLingerBucketRemade: a client uses no idle lease of a bucket that was re-created more
-// than five seconds ago. Its subscriptions are to the new bucket then.
+// TestLingerBucketRemade checks that a client uses no idle lease of a bucket that was re-created
+// more than five seconds ago, and that its subscriptions then follow the new bucket.
 func TestLingerBucketRemade(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := kit.Join(t, s), kit.Join(t, s)
@@ -339,7 +341,7 @@ func TestLingerBucketRemade(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		kit.WantLost(t, l, natslock.ErrLost)
 		kit.Unlock(t, next.Granted(t))
-		kit.Unlock(t, kit.Must(t, c.Lock, "used", lingers)) // proves its subscription
+		kit.Unlock(t, kit.Must(t, c.Lock, "used", lingers)) // so that the subscription is proven
 		time.Sleep(time.Minute)
 		require.Equal(t, 1, c.Stats().Idle)
 		begun := time.Now()
@@ -348,8 +350,8 @@ func TestLingerBucketRemade(t *testing.T) {
 	})
 }
 
-// TestLingerRepublishGone: a client keeps no idle lease of a bucket that does not publish its changes any more, and
-// no new one.
+// TestLingerRepublishGone checks that a client keeps no idle leases, old or new, once the bucket no
+// longer publishes its changes.
 func TestLingerRepublishGone(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := kit.Join(t, s), kit.Join(t, s)
@@ -368,8 +370,9 @@ func TestLingerRepublishGone(t *testing.T) {
 	})
 }
 
-// TestReplacedDoubtsBucket: a lease that another claim has replaced may have been in a bucket
-// that is gone. The other leases of that end as soon.
+// TestReplacedDoubtsBucket checks that when another client's claim has replaced a lease, the client
+// suspects that the bucket was re-created. The other leases of the old bucket then end too, however
+// long their TTLs.
 func TestReplacedDoubtsBucket(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := kit.Join(t, s), kit.Join(t, s)
@@ -377,7 +380,7 @@ func TestReplacedDoubtsBucket(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		kit.RemakeBucket(t, s.Connect(), 0)
 		kit.Must(t, other.Lock, "short")
-		time.Sleep(6 * time.Second) // short was to be renewed
+		time.Sleep(6 * time.Second) // by now the short lease was due for renewal
 		kit.WantLost(t, short, natslock.ErrLost)
 		kit.WantLost(t, long, natslock.ErrLost)
 	})

@@ -18,10 +18,10 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// lingers is long enough for all tests.
+// lingers outlasts every test.
 var lingers = natslock.Linger(time.Hour)
 
-// listSlowly has the lists of a client take a while.
+// listSlowly delays each list of a client by d.
 func listSlowly(f *faults.Store, d time.Duration) {
 	f.FailReads(func(op faults.ReadOp, _ string) error {
 		if op == faults.ReadList {
@@ -31,7 +31,8 @@ func listSlowly(f *faults.Store, d time.Duration) {
 	})
 }
 
-// TestLingerListed: an idle lease is not used before a list has shown that nobody waits.
+// TestLingerListed checks that an idle lease is not reused before a list has shown that nobody
+// waits.
 func TestLingerListed(t *testing.T) {
 	for _, stranger := range []bool{false, true} {
 		t.Run(fmt.Sprint(stranger), func(t *testing.T) {
@@ -70,8 +71,8 @@ func TestLingerListed(t *testing.T) {
 	}
 }
 
-// tokenAfter unlocks a lock, has the waiting goroutine granted and unlock, and returns its
-// token.
+// tokenAfter unlocks l, lets the waiting goroutine take and release the lock, and returns that
+// goroutine's token.
 func tokenAfter(t *testing.T, l *natslock.Lock, w *kit.Waiting) uint64 {
 	t.Helper()
 	kit.Unlock(t, l)
@@ -79,8 +80,8 @@ func tokenAfter(t *testing.T, l *natslock.Lock, w *kit.Waiting) uint64 {
 	return w.Value.Token()
 }
 
-// TestLingerWaits: Close, a break and the end of its context end the wait for a list, and an outage does not. Where the goroutine
-// gives up, the lease is released.
+// TestLingerWaits checks that Close, a break and the end of the goroutine's context end the wait
+// for a list, but an outage does not. If the goroutine gives up, the lease is released.
 func TestLingerWaits(t *testing.T) {
 	for _, end := range []string{"close", "break", "outage", "given up"} {
 		t.Run(end, func(t *testing.T) {
@@ -88,7 +89,7 @@ func TestLingerWaits(t *testing.T) {
 				c, f := kit.JoinFaulty(t, s)
 				other := kit.Join(t, s)
 				l := kit.Must(t, c.Lock, "l", lingers)
-				time.Sleep(10 * time.Second) // the lease is watched
+				time.Sleep(10 * time.Second) // long enough for the lease to be watched
 				listSlowly(f, time.Second)
 				kit.Unlock(t, l)
 				w := c.Settle(t, lingers)
@@ -124,8 +125,8 @@ func TestLingerWaits(t *testing.T) {
 	}
 }
 
-// TestLingerShown: a lease is idle only if its record says that it may be. One that was
-// claimed by a goroutine without Linger says so with its next renewal.
+// TestLingerShown checks that a lease lingers only if its record says that it may. The record of a
+// lease claimed by a goroutine without Linger says so after the next renewal.
 func TestLingerShown(t *testing.T) {
 	for _, shown := range []bool{false, true} {
 		t.Run(fmt.Sprint(shown), func(t *testing.T) {
@@ -152,8 +153,8 @@ func TestLingerShown(t *testing.T) {
 	}
 }
 
-// TestLingerOwnTry: a TryLock of the client itself uses its idle lease, after a list if
-// that is still to come. If that fails, the client gives the lease up.
+// TestLingerOwnTry checks that TryLock reuses its own client's idle lease, if necessary after a
+// list. If the list fails, the client gives up the lease.
 func TestLingerOwnTry(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := kit.JoinFaulty(t, s)
@@ -184,7 +185,7 @@ func TestLingerOwnTry(t *testing.T) {
 		begun := time.Now()
 		again, err := c.TryLock(t.Context(), "m", lingers)
 		require.Equal(t, 250*time.Millisecond, time.Since(begun))
-		if err != nil { // the server has not deleted the record yet
+		if err != nil { // the server may not have deleted the record yet
 			require.ErrorIs(t, err, natslock.ErrLocked)
 			return
 		}
@@ -192,8 +193,8 @@ func TestLingerOwnTry(t *testing.T) {
 	})
 }
 
-// TestLingerMany: many idle leases cost a renewal each third of their TTL, and a few
-// lists.
+// TestLingerMany checks that many idle leases cost one renewal each per third of their TTL and a
+// few lists in total.
 func TestLingerMany(t *testing.T) {
 	locks := machine.Part(1000)
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -219,7 +220,8 @@ func TestLingerMany(t *testing.T) {
 	})
 }
 
-// TestLingerManyUnnotified: the renewals of places show those that wait for many locks.
+// TestLingerManyUnnotified checks that a client that misses the notifications of places on many
+// locks discovers the waiters when their places are renewed.
 func TestLingerManyUnnotified(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := kit.JoinFaulty(t, s)

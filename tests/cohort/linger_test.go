@@ -14,7 +14,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// A lock that lingers is taken again without a message.
+// TestLingerCycles checks that a lingering lock is taken again without sending a message.
 func TestLingerCycles(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)
@@ -27,7 +27,7 @@ func TestLingerCycles(t *testing.T) {
 			kit.Unlock(t, l)
 		}
 		cycle()
-		synctest.Wait() // subscribed, and the queue listed
+		synctest.Wait() // until the client has subscribed and listed the queue
 		taps := kit.NewTap(t, s.Connect(), ">")
 		before := c.NC.Stats().OutMsgs
 		for range 320 {
@@ -37,13 +37,13 @@ func TestLingerCycles(t *testing.T) {
 		require.LessOrEqual(t, len(taps.Take(t, c.NC)), 20)
 		l, err := c.TryLock(t.Context(), "l")
 		require.NoError(t, err)
-		kit.Unlock(t, l) // it does not linger
+		kit.Unlock(t, l) // this one does not linger
 		require.Nil(t, kit.Inspect(t, c.Client, "l").Holder)
 		kit.WantNothing(t, s)
 	})
 }
 
-// The lock is free when the time is over.
+// TestLingerEnds checks that the lock is free when its linger time is over.
 func TestLingerEnds(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)
@@ -58,7 +58,8 @@ func TestLingerEnds(t *testing.T) {
 	})
 }
 
-// The client gives an idle lock up when another client queues.
+// TestLingerRecalled checks that the client gives up an idle lock when another client queues for
+// it.
 func TestLingerRecalled(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := kit.Join(t, s), kit.Join(t, s)
@@ -76,8 +77,9 @@ func TestLingerRecalled(t *testing.T) {
 	})
 }
 
-// A client that was not notified of a waiter learns of it by the renewal of its place, or when
-// a goroutine asks for the lease after five seconds. Otherwise the waiter waits until the time is over.
+// TestLingerLostNotification checks how a client that missed the notification of a waiter learns of
+// it: from the renewal of the waiter's place, or when a goroutine asks for the lease after five
+// seconds. Otherwise the waiter waits until the linger time is over.
 func TestLingerLostNotification(t *testing.T) {
 	for name, tc := range map[string]struct{ asks, waits time.Duration }{
 		"place":    {time.Hour, 5 * time.Second},
@@ -116,7 +118,8 @@ func TestLingerLostNotification(t *testing.T) {
 	}
 }
 
-// A goroutine of the client that wants another lease has the idle one given up at once.
+// TestLingerSibling checks that the client gives up an idle lease immediately when one of its own
+// goroutines wants a different lease.
 func TestLingerSibling(t *testing.T) {
 	for _, try := range []bool{false, true} {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -137,7 +140,7 @@ func TestLingerSibling(t *testing.T) {
 	}
 }
 
-// Close releases idle locks at once.
+// TestLingerClose checks that Close releases idle locks immediately.
 func TestLingerClose(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)
@@ -151,8 +154,9 @@ func TestLingerClose(t *testing.T) {
 	})
 }
 
-// TryLock of another client is refused by a lock that lingers, without a write beside its claim. The
-// error reports whether the lock was idle when it was last renewed, and Lock gets it at once.
+// TestLingerTryLock checks that a lingering lock refuses another client's TryLock, which writes
+// nothing but its claim. The error reports whether the lock was idle when last renewed. Lock gets
+// it immediately.
 func TestLingerTryLock(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)
@@ -198,7 +202,8 @@ func TestLingerTryLock(t *testing.T) {
 	})
 }
 
-// The least recently used lock is given up at the bound.
+// TestLingerEvicted checks that the least recently used lock is given up when MaxLingering is
+// reached.
 func TestLingerEvicted(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s, natslock.WithTuning(natslock.Tuning{MaxLingering: 2}))
@@ -214,7 +219,7 @@ func TestLingerEvicted(t *testing.T) {
 	})
 }
 
-// An idle lock that an operator breaks is free at once while its client lives.
+// TestLingerBroken checks that a broken idle lock is free immediately if its client is alive.
 func TestLingerBroken(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := kit.Join(t, s), kit.Join(t, s)
@@ -240,7 +245,8 @@ func TestLingerBroken(t *testing.T) {
 	})
 }
 
-// A client that is cut off keeps no idle lock beyond its lease.
+// TestLingerLost checks that a client that is cut off keeps no idle lock beyond the end of its
+// lease.
 func TestLingerLost(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := kit.Join(t, s), kit.Join(t, s)
@@ -259,7 +265,8 @@ func TestLingerLost(t *testing.T) {
 	})
 }
 
-// Two clients whose locks linger take turns as two others do.
+// TestLingerTwoClients checks that two clients whose locks linger alternate as quickly as any
+// others.
 func TestLingerTwoClients(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := kit.Join(t, s), kit.Join(t, s)

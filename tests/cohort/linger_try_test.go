@@ -15,8 +15,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// TestLingerTryQueuesNot: a TryLock that finds an idle lease lists the queue first. If another client waits there, it
-// says that the lock is taken, and does not queue.
+// TestLingerTryQueuesNot checks that a TryLock that finds an idle lease lists the queue first and,
+// if another client waits there, reports that the lock is taken instead of queueing.
 func TestLingerTryQueuesNot(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := kit.JoinFaulty(t, s)
@@ -34,8 +34,8 @@ func TestLingerTryQueuesNot(t *testing.T) {
 	})
 }
 
-// TestLingerTryEnds: the context of a TryLock ends while the idle lease would have to be confirmed first. The call
-// returns then.
+// TestLingerTryEnds checks that TryLock returns when its context ends even if it still has to
+// confirm the idle lease.
 func TestLingerTryEnds(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := kit.JoinFaulty(t, s)
@@ -47,7 +47,7 @@ func TestLingerTryEnds(t *testing.T) {
 			kit.Unlock(t, kit.Must(t, c.TryLock, "l", lingers))
 			synctest.Wait()
 		}
-		time.Sleep(1500 * time.Millisecond) // two thirds of the validity are over
+		time.Sleep(1500 * time.Millisecond) // two thirds of the validity have passed
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		begun := time.Now()
@@ -57,8 +57,9 @@ func TestLingerTryEnds(t *testing.T) {
 	})
 }
 
-// TestLingerTryBesideAFounder: a TryLock is granted, and lingers, while the first write of another goroutine is on its
-// way. That one does not wait for the end of the idle lease.
+// TestLingerTryBesideAFounder checks that when a TryLock is granted and lingers while another
+// goroutine's first write is on its way, that goroutine does not have to wait until the idle lease
+// ends.
 func TestLingerTryBesideAFounder(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := kit.JoinFaulty(t, s)

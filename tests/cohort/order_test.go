@@ -21,10 +21,10 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// exactly has each goroutine of a client queue by itself.
+// exactly makes each goroutine of a client queue by itself.
 func exactly() natslock.Option { return natslock.WithTuning(natslock.Tuning{Turn: -1}) }
 
-// unlockLate is [kit.UnlockAll] with holders that stay inside for longer than a turn.
+// unlockLate is [kit.UnlockAll] with holders that keep the lock for longer than a turn.
 func unlockLate(t *testing.T, l *natslock.Lock, waits ...*kit.Waiting) {
 	t.Helper()
 	for i, w := range waits {
@@ -34,7 +34,8 @@ func unlockLate(t *testing.T, l *natslock.Lock, waits ...*kit.Waiting) {
 	kit.Unlock(t, l)
 }
 
-// unlockFor unlocks a lock, and returns that of the goroutine that gets it. The later ones go on waiting.
+// unlockFor unlocks l and returns the lock of the waiter w, which gets it next. The later waiters
+// must still be waiting.
 func unlockFor(t *testing.T, l *natslock.Lock, w *kit.Waiting, later ...*kit.Waiting) *natslock.Lock {
 	t.Helper()
 	token := l.Token()
@@ -48,24 +49,26 @@ func unlockFor(t *testing.T, l *natslock.Lock, w *kit.Waiting, later ...*kit.Wai
 	return l
 }
 
-// dropPlaces loses the notifications of places on the way to a client.
+// dropPlaces drops the notifications of new places before they reach a client.
 func dropPlaces(f *faults.Store) {
 	f.DropEvents(func(ev kvstore.Event) bool {
 		return ev.Kind == kvstore.Put && kit.Stage(kvstore.Write{Key: ev.Record.Key, Value: ev.Record.Value}) == "wait take"
 	})
 }
 
-// Clients are served in the order in which they queue, and the goroutines of a client among
-// themselves. With a negative turn each goroutine keeps its place in the order of arrival.
+// TestCohortOrder checks that clients are served in the order in which they queue, and the
+// goroutines of a client in the order in which they ask. With a negative turn all goroutines are
+// served in the order of their arrival.
 func TestCohortOrder(t *testing.T) {
 	for _, tc := range []struct{ asks, served string }{
 		{"AAAA", "1234"},
 		{"BAAA", "1234"},
-		// A goroutine whose client holds the lock queues when that lease ends.
+		// A goroutine whose client holds the lock queues only when that lease ends.
 		{"ABA", "123"},
 		{"AABA", "1234"},
 		{"ABAB", "1234"},
-		// The second B comes after the ticket of the first, and the second A before A's next one.
+		// The second B asks after the first has its ticket, and the second A before A's next
+		// ticket.
 		{"ABBA", "1243"},
 		{"AABACB", "123546"},
 		{"ABCBCA", "123645"},
@@ -99,7 +102,8 @@ func TestCohortOrder(t *testing.T) {
 	}
 }
 
-// The goroutines of a busy client keep their order, and each client has its share: see [TestCohortOrder].
+// TestCohortOrderOfArrival checks that the goroutines of a busy client keep their order and that
+// each client gets its share: see [TestCohortOrder].
 func TestCohortOrderOfArrival(t *testing.T) {
 	for _, exact := range []bool{true, false} {
 		t.Run(fmt.Sprint(exact), func(t *testing.T) {
@@ -146,7 +150,8 @@ func TestCohortOrderOfArrival(t *testing.T) {
 					require.True(t, slices.IsSorted(got), "%v", got)
 				}
 				for i, n := range got {
-					// 16 goroutines wait at most: nobody is passed by more than one round of the clients.
+					// At most 16 goroutines wait, so nobody is passed by more than one round of the
+					// clients.
 					require.InDelta(t, n, i, 8, "%v", got)
 				}
 				time.Sleep(2 * time.Second)
@@ -156,11 +161,12 @@ func TestCohortOrderOfArrival(t *testing.T) {
 	}
 }
 
-// In its turn a client serves goroutines that came late, but none longer than that.
+// TestCohortTurn checks that during its turn a client serves goroutines that arrived late, but none
+// after the turn is over.
 func TestCohortTurn(t *testing.T) {
 	for _, tc := range []struct {
 		section time.Duration
-		passes  int // late goroutines that are served before the stranger
+		passes  int // late goroutines served before the stranger
 	}{
 		{5 * time.Millisecond, 0},
 		{300 * time.Microsecond, 3}, // at 0.3, 0.6 and 0.9 ms
@@ -175,7 +181,7 @@ func TestCohortTurn(t *testing.T) {
 				kit.Unlock(t, holder)
 				l := first.Granted(t)
 				late := make([]*kit.Waiting, n)
-				for i := range late { // time stands
+				for i := range late { // the clock stands still
 					late[i] = c.Await(t, "l")
 				}
 				order := append([]*kit.Waiting{}, late[:tc.passes]...)
@@ -197,8 +203,8 @@ func TestCohortTurn(t *testing.T) {
 	}
 }
 
-// The mark is set once: a goroutine that came when another client waited is not owed the lease
-// after that client has left.
+// TestCohortMarkedOnce checks that the cohort's mark is set only once: a goroutine that arrived
+// while another client waited is not owed the lease even after that client has left.
 func TestCohortMarkedOnce(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := kit.Join(t, s), kit.Join(t, s)
@@ -216,7 +222,8 @@ func TestCohortMarkedOnce(t *testing.T) {
 	})
 }
 
-// A goroutine that asks when the turn is over waits behind the stranger.
+// TestCohortAfterTheTurn checks that a goroutine that asks after the turn is over waits behind the
+// stranger.
 func TestCohortAfterTheTurn(t *testing.T) {
 	for turn, passes := range map[time.Duration]bool{-1: false, time.Millisecond: false, 5 * time.Millisecond: true} {
 		t.Run(fmt.Sprint(turn), func(t *testing.T) {
@@ -239,8 +246,8 @@ func TestCohortAfterTheTurn(t *testing.T) {
 	}
 }
 
-// A section that ends at the same instant as the turn admits no late goroutine. The client
-// may notice either end first.
+// TestCohortTurnEndsWithASection checks that a section that ends at the same instant as the turn
+// admits no late goroutine. The client may notice either end first.
 func TestCohortTurnEndsWithASection(t *testing.T) {
 	const turn = 5 * time.Millisecond
 	for range 20 {
@@ -258,7 +265,8 @@ func TestCohortTurnEndsWithASection(t *testing.T) {
 	}
 }
 
-// A goroutine is not owed the lease that asks when the client knows of a stranger. It waits without a place.
+// TestCohortBehindAStranger checks that a goroutine that asks when the client already knows of a
+// stranger is not owed the lease. It waits without a place.
 func TestCohortBehindAStranger(t *testing.T) {
 	for _, granted := range []bool{false, true} {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -278,8 +286,9 @@ func TestCohortBehindAStranger(t *testing.T) {
 	}
 }
 
-// Where the client was not notified of a stranger's place, a list shows it: silence is not knowledge. That
-// list is the leader's, and no older than a second or the subscription.
+// TestCohortUnnotified checks that a list shows a stranger of whose place the client was not
+// notified, because silence proves nothing. The list comes from the leader and is no older than a
+// second or the subscription.
 func TestCohortUnnotified(t *testing.T) {
 	for name, learn := range map[string]func(t *testing.T, s *testutil.Server, c *kit.Member, f *faults.Store, waits []*kit.Waiting) []*kit.Waiting{
 		"silence": func(t *testing.T, s *testutil.Server, _ *kit.Member, f *faults.Store, waits []*kit.Waiting) []*kit.Waiting {
@@ -299,12 +308,12 @@ func TestCohortUnnotified(t *testing.T) {
 			dropPlaces(f)
 			stranger := kit.Join(t, s).Settle(t)
 			time.Sleep(600 * time.Millisecond)
-			waits = append(waits, c.Settle(t)) // has the queue listed again
+			waits = append(waits, c.Settle(t)) // makes the client list the queue again
 			time.Sleep(600 * time.Millisecond)
 			require.Positive(t, f.Counts().EventsDropped)
 			return append(waits, stranger)
 		},
-		// It hides the place until the next list only.
+		// The tombstone hides the place only until the next list.
 		"a forged tombstone": func(t *testing.T, s *testutil.Server, c *kit.Member, f *faults.Store, waits []*kit.Waiting) []*kit.Waiting {
 			stranger := kit.Join(t, s).Settle(t)
 			place := kit.Inspect(t, c.Client, "l").Queue[0]
@@ -312,7 +321,7 @@ func TestCohortUnnotified(t *testing.T) {
 			require.Len(t, keys, 1)
 			require.Positive(t, f.Forge(kvstore.Event{Kind: kvstore.Deleted, Record: kvstore.Record{Key: keys[0], Revision: place.Ticket + 1<<32, Deleted: true}}))
 			time.Sleep(600 * time.Millisecond)
-			c.Settle(t).Cancel(nil) // has the queue listed
+			c.Settle(t).Cancel(nil) // makes the client list the queue
 			time.Sleep(10 * time.Millisecond)
 			return append(waits, stranger)
 		},
@@ -341,8 +350,8 @@ func TestCohortUnnotified(t *testing.T) {
 	}
 }
 
-// A goroutine that comes when the place of its client was sent is not owed the lease, though the place has no
-// answer yet and nothing was listed.
+// TestCohortAskedAfterTheTicket checks that a goroutine that arrives after its client has sent its
+// place is not owed the lease, even if the place has no reply yet and nothing has been listed.
 func TestCohortAskedAfterTheTicket(t *testing.T) {
 	for _, listed := range []bool{true, false} {
 		t.Run(fmt.Sprint(listed), func(t *testing.T) {
@@ -354,8 +363,8 @@ func TestCohortAskedAfterTheTicket(t *testing.T) {
 				first := c.Begin(t, "l")
 				synctest.Wait()
 				stranger := other.Settle(t)
-				second := c.Settle(t) // while the place has no answer
-				if !listed {          // the second one subscribes. It does not get to list the queue
+				second := c.Settle(t) // while the place is unanswered
+				if !listed {          // the second goroutine subscribes but cannot list the queue
 					f.FailReads(func(faults.ReadOp, string) error { return fmt.Errorf("%w: by the test", kvstore.ErrUnavailable) })
 				}
 				time.Sleep(200 * time.Millisecond)
@@ -372,7 +381,8 @@ func TestCohortAskedAfterTheTicket(t *testing.T) {
 	}
 }
 
-// Strangers that have left keep no goroutine from a lease of its client.
+// TestCohortGrowsAfterStrangersHaveLeft checks that strangers that have left do not keep a
+// goroutine out of its client's lease.
 func TestCohortGrowsAfterStrangersHaveLeft(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := kit.Join(t, s), kit.Join(t, s)
@@ -394,8 +404,8 @@ func TestCohortGrowsAfterStrangersHaveLeft(t *testing.T) {
 	})
 }
 
-// A goroutine that comes while the first claim of its client has no answer gets the lease
-// only after a list: others may have queued meanwhile.
+// TestCohortUnanswered checks that a goroutine that arrives while its client's first claim is
+// unanswered gets the lease only after a list, because others may have queued in the meantime.
 func TestCohortUnanswered(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := kit.JoinFaulty(t, s)
@@ -409,8 +419,9 @@ func TestCohortUnanswered(t *testing.T) {
 	})
 }
 
-// A claim whose answer was lost may be found when its client has a place already. Goroutines
-// that came after the place asked after the clients that queued before it.
+// TestCohortClaimFoundAtItsPlace checks the order when a client that already has a place finds that
+// a claim with a lost reply was applied. Goroutines that arrived after the place come behind the
+// clients that queued before them.
 func TestCohortClaimFoundAtItsPlace(t *testing.T) {
 	for _, givenUp := range []bool{false, true} {
 		t.Run(fmt.Sprint(givenUp), func(t *testing.T) {
@@ -428,20 +439,20 @@ func TestCohortClaimFoundAtItsPlace(t *testing.T) {
 				})
 				first := c.Begin(t, "l")
 				synctest.Wait()
-				second := c.Begin(t, "l") // while the claim has no answer
+				second := c.Begin(t, "l") // while the claim is unanswered
 				time.Sleep(200 * time.Millisecond)
 				stranger := kit.Join(t, s).Settle(t)
 				for len(kit.Inspect(t, c.Client, "l").Queue) == 1 {
 					time.Sleep(20 * time.Millisecond)
 				}
-				late := c.Begin(t, "l") // at the place
+				late := c.Begin(t, "l") // joins the place
 				if givenUp {
 					synctest.Wait()
 					for _, w := range []*kit.Waiting{first, second} {
 						w.Cancel(nil)
 						require.ErrorIs(t, w.Failed(t), natslock.ErrTimeout)
 					}
-					unlockLate(t, late.Granted(t), stranger) // in the turn
+					unlockLate(t, late.Granted(t), stranger) // within the turn
 				} else {
 					unlockLate(t, first.Granted(t), second, stranger, late)
 				}
@@ -451,12 +462,13 @@ func TestCohortClaimFoundAtItsPlace(t *testing.T) {
 	}
 }
 
-// Those that came after the claim are not owed the lease either, though they came before the ticket.
+// TestCohortClaimFoundOfManyWaiting checks that goroutines that arrived after the claim are not
+// owed the lease either, even if they arrived before the ticket.
 func TestCohortClaimFoundOfManyWaiting(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := kit.JoinFaulty(t, s)
 		holder, waits := siblings(t, c, 2)
-		time.Sleep(2 * time.Second) // the client watches the lock
+		time.Sleep(2 * time.Second) // by now the client watches the lock
 		var takes atomic.Int32
 		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if kit.Stage(w) == "lock take" && w.Expect != 0 {
@@ -480,7 +492,8 @@ func TestCohortClaimFoundOfManyWaiting(t *testing.T) {
 	})
 }
 
-// A goroutine whose place has ended queues again behind the others. Those that ask after that pass nobody.
+// TestCohortQueuesAgain checks that a goroutine whose place has ended queues again behind the
+// others, and that goroutines that ask later pass nobody.
 func TestCohortQueuesAgain(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s, exactly())
@@ -495,15 +508,15 @@ func TestCohortQueuesAgain(t *testing.T) {
 				break
 			}
 		}
-		time.Sleep(200 * time.Millisecond) // its renewal is refused
+		time.Sleep(200 * time.Millisecond) // its renewal has been refused
 		require.Len(t, kit.Inspect(t, c.Client, "l").Queue, 2)
 		third := c.Settle(t)
 		kit.UnlockAll(t, holder, second, first, third)
 	})
 }
 
-// stayed is a store whose replica shows a queue as a client has read it last, unless it
-// is to contain a revision.
+// stayed is a store whose replica shows a queue as a client last read it, unless the list must
+// contain a given revision.
 type stayed struct {
 	kvstore.KV
 	mu   sync.Mutex

@@ -14,8 +14,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// Views and events count goroutines and grants, not records: the renewals bring the records
-// up to date, and the release has the rest.
+// TestCohortShown checks that views and events count goroutines and grants, not records. Renewals
+// update the records, and the release reports the remaining grants.
 func TestCohortShown(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b, viewer := kit.Join(t, s), kit.Join(t, s), kit.Join(t, s)
@@ -73,7 +73,7 @@ func TestCohortShown(t *testing.T) {
 			require.Equal(t, l.Token(), late.Holder.Token)
 			kit.Unlock(t, l)
 		}
-		// Too short for a renewal: the release has them.
+		// These grants are too short for a renewal, so the release reports them.
 		l := kit.Must(t, b.Lock, "l")
 		first, second := b.Await(t, "l"), b.Await(t, "l")
 		synctest.Wait()
@@ -89,8 +89,8 @@ func TestCohortShown(t *testing.T) {
 	})
 }
 
-// A watch and the views show that a lock lingers, and whether it was idle when its record
-// was written.
+// TestLingerWatched checks that Watch and the views show that a lock lingers and whether it was
+// idle when its record was written.
 func TestLingerWatched(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, viewer := kit.Join(t, s, natslock.WithOwner("alice")), kit.Join(t, s)
@@ -134,8 +134,8 @@ func TestLingerWatched(t *testing.T) {
 	})
 }
 
-// To an observer each Unlock releases a lock that lingers. The end of the idle lock is no
-// event, and no count changes.
+// TestLingerObserved checks that an observer sees each Unlock of a lingering lock as a release, and
+// sees neither an event nor a changed count when the idle lock ends.
 func TestLingerObserved(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		for what, end := range map[string]func(c, other *kit.Member){

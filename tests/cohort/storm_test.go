@@ -15,8 +15,9 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// TestCohortStorm: goroutines of three clients take several locks at once, in any order, with and without lingering, and
-// with leases that cannot share a record. Nobody meets another holder, nobody waits for long, and nothing stays.
+// TestCohortStorm has goroutines of three clients take several locks at a time in random order,
+// with and without lingering and with leases that cannot share a record. No lock may have two
+// holders, nobody may wait for long, and nothing may be left behind.
 func TestCohortStorm(t *testing.T) {
 	for seed := range uint64(4) {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -71,7 +72,7 @@ func TestCohortStorm(t *testing.T) {
 				}
 			}
 			all.Wait()
-			time.Sleep(2 * time.Minute) // nothing lingers any more
+			time.Sleep(2 * time.Minute) // by now nothing lingers
 			kit.WantNothing(t, s)
 			require.False(t, t.Failed())
 		})

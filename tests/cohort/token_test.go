@@ -19,9 +19,9 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// grants has goroutines of a client take the lock, for n grants in all, and returns the
-// tokens in the order of the grants. All of them wait before the first one gets it, or one
-// might be through before another has begun.
+// grants has goroutines of a client take the lock n times in total, and returns the tokens in the
+// order of the grants. All goroutines wait before the first gets the lock. Otherwise one might
+// finish before another has started.
 func grants(t *testing.T, c *kit.Member, goroutines, n int, section time.Duration) (tokens []uint64) {
 	t.Helper()
 	var mu sync.Mutex
@@ -55,8 +55,8 @@ func grants(t *testing.T, c *kit.Member, goroutines, n int, section time.Duratio
 	return tokens
 }
 
-// wantRising requires that tokens rise, and that none rests on a revision with more than
-// 64 others.
+// wantRising requires that the tokens rise and that no revision has more tokens than
+// record.GrantsPerRevision.
 func wantRising(t *testing.T, tokens []uint64) {
 	t.Helper()
 	revisions := map[uint64]int{}
@@ -71,7 +71,7 @@ func wantRising(t *testing.T, tokens []uint64) {
 	}
 }
 
-// Local grants cost one message in 32, and their tokens rise.
+// TestCohortTokens checks that local grants cost one message in 32 and that their tokens rise.
 func TestCohortTokens(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := kit.Join(t, s), kit.Join(t, s)
@@ -83,7 +83,7 @@ func TestCohortTokens(t *testing.T) {
 			tokens := grants(t, c, 8, n, section)
 			require.Len(t, tokens, n)
 			sent := c.NC.Stats().OutMsgs - out
-			// To begin and to end a lease, and to list its queue, costs a dozen.
+			// Beginning and ending a lease and listing its queue take about a dozen messages.
 			require.LessOrEqual(t, sent, uint64(n/32+16), "messages for %d grants", n)
 			l := kit.Must(t, other.Lock, "l")
 			all = append(append(all, tokens...), l.Token())
@@ -95,7 +95,8 @@ func TestCohortTokens(t *testing.T) {
 	})
 }
 
-// When the numbers of a revision run out, the next grant waits for a renewal.
+// TestCohortTokensRunOut checks that the next grant waits for a renewal when the tokens of a
+// revision are used up.
 func TestCohortTokensRunOut(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const late = 300 * time.Millisecond
@@ -111,13 +112,14 @@ func TestCohortTokensRunOut(t *testing.T) {
 		begun := time.Now()
 		tokens := grants(t, c, 8, 300, 0)
 		wantRising(t, tokens)
-		// 64 grants, then 64 at the answer to the first renewal, and so on.
+		// There are 64 grants, then 64 more when the first renewal is acknowledged, and so on.
 		require.GreaterOrEqual(t, time.Since(begun), 3*late)
 		require.Less(t, time.Since(begun), 10*late)
 	})
 }
 
-// Tokens rise although the answers to renewals are lost.
+// TestCohortTokensOfLostAnswers checks that tokens rise even if the acknowledgements of renewals
+// are lost.
 func TestCohortTokensOfLostAnswers(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := kit.JoinFaulty(t, s)
@@ -139,7 +141,8 @@ func TestCohortTokensOfLostAnswers(t *testing.T) {
 	})
 }
 
-// A renewal between two grants begins the count again, and never lowers a token.
+// TestCohortTokensAcrossRenewals checks that a renewal between two grants restarts the numbering
+// but never lowers a token.
 func TestCohortTokensAcrossRenewals(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)
@@ -154,7 +157,8 @@ func TestCohortTokensAcrossRenewals(t *testing.T) {
 	})
 }
 
-// The record follows the holder that is inside, with at most one renewal in 100 ms.
+// TestCohortShowsItsHolder checks that the record follows the goroutine that holds the lock, with
+// at most one renewal per 100 ms.
 func TestCohortShowsItsHolder(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := kit.Join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})), kit.Join(t, s)
@@ -180,7 +184,7 @@ func TestCohortShowsItsHolder(t *testing.T) {
 		}
 		kit.Unlock(t, l)
 
-		// Many short sections.
+		// Now with many short critical sections.
 		time.Sleep(2 * time.Second)
 		taps := kit.NewTap(t, s.Connect(), "lock.l")
 		holder, waits = siblings(t, c, 50)
@@ -203,15 +207,15 @@ func TestCohortShowsItsHolder(t *testing.T) {
 	})
 }
 
-// A renewal that was sent for the holder before does not show the next one: another
-// renewal follows.
+// TestCohortShowsItsHolderAfterARenewal checks that if a renewal was sent for the previous holder,
+// another renewal follows to show the next one.
 func TestCohortShowsItsHolderAfterARenewal(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := kit.JoinFaulty(t, s)
 		l, waits := siblings(t, c, 3)
 		time.Sleep(time.Second)
 		f.OnSend(kit.At("lock renew", faults.DelayAnswer(60*time.Millisecond)))
-		for i, pause := range []time.Duration{200, 20, 300} { // the second one is renewed for
+		for i, pause := range []time.Duration{200, 20, 300} { // the renewal for the second one is still under way when it leaves
 			kit.Unlock(t, l)
 			l = waits[i].Granted(t)
 			time.Sleep(pause * time.Millisecond)

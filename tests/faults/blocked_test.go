@@ -20,9 +20,9 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// A blocked network write holds up everything that uses the connection, but not the end
-// of the lock's context. The test uses TCP, because the bubble's clock stops while a
-// goroutine waits for a mutex.
+// TestLeaseBlockedWrite checks that the context of a lock ends in time even though a blocked
+// network write holds up everything that uses the connection. It uses TCP because the clock of a
+// bubble stops while a goroutine waits for a mutex.
 func TestLeaseBlockedWrite(t *testing.T) {
 	tier.Proof(t)
 	s := testutil.RunServer(t)
@@ -30,7 +30,7 @@ func TestLeaseBlockedWrite(t *testing.T) {
 	l := kit.Must(t, holder.Lock, "l", natslock.TTL(time.Second))
 	slow := kit.Must(t, holder.Lock, "slow", natslock.TTL(2*time.Second))
 	holder.Link.BlockWrites(true)
-	defer holder.Link.BlockWrites(false) // before the client is closed
+	defer holder.Link.BlockWrites(false) // must run before the client is closed
 	until := kit.ValidUntil(l)
 	kit.Receive(t, l.Context().Done(), "the end")
 	require.WithinDuration(t, until, time.Now(), 700*time.Millisecond)
@@ -41,7 +41,8 @@ func TestLeaseBlockedWrite(t *testing.T) {
 	kit.WantLost(t, slow, natslock.ErrLost)
 }
 
-// A blocked network write does not delay a release beyond its timeout.
+// TestLeaseReleaseTimeoutBlockedWrite checks that a blocked network write does not delay a release
+// beyond its timeout.
 func TestLeaseReleaseTimeoutBlockedWrite(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t)
@@ -55,11 +56,11 @@ func TestLeaseReleaseTimeoutBlockedWrite(t *testing.T) {
 	require.NotErrorIs(t, err, natslock.ErrLost)
 	require.ErrorIs(t, l.Err(), natslock.ErrReleased)
 	c.Link.BlockWrites(false)
-	kit.Must(t, kit.Join(t, s).Lock, "l") // deleted in the background
+	kit.Must(t, kit.Join(t, s).Lock, "l") // shows that the lock was deleted in the background
 }
 
-// The holder also deletes its broken lock, and a blocked write does not delay that
-// either.
+// TestBrokenReleaseBlockedWrite checks that a blocked network write does not delay the release of a
+// broken lock either, whose record the holder also deletes.
 func TestBrokenReleaseBlockedWrite(t *testing.T) {
 	tier.Proof(t)
 	s := testutil.RunServer(t)
@@ -76,10 +77,10 @@ func TestBrokenReleaseBlockedWrite(t *testing.T) {
 	go func() { done <- c.Close(ctx) }()
 	require.NoError(t, kit.ReceiveIn(t, 10*time.Second, done, "Close"))
 	c.Link.BlockWrites(false)
-	kit.Must(t, kit.Join(t, s).Lock, "l") // deleted in the background, or its TTL is 30 s
+	kit.Must(t, kit.Join(t, s).Lock, "l") // succeeds because of the deletion in the background: the TTL is 30 s
 }
 
-// block makes the connection's writes block, while one of them is in progress.
+// block makes the connection's writes block and waits until one of them is stuck.
 func block(t *testing.T, c *kit.Member) {
 	t.Helper()
 	t.Cleanup(func() { c.Link.BlockWrites(false) })
@@ -97,8 +98,8 @@ func block(t *testing.T, c *kit.Member) {
 	})
 }
 
-// silentDialer connects to a server, or, once it is silent, to a listener that accepts
-// and says nothing.
+// silentDialer connects to a server or, once silent is set, to a listener that accepts connections
+// but never sends anything.
 type silentDialer struct {
 	silent atomic.Pointer[net.TCPAddr]
 	asked  chan struct{}
@@ -116,8 +117,8 @@ func (d *silentDialer) Dial(network, address string) (net.Conn, error) {
 	return net.Dial(network, address)
 }
 
-// nats.go holds its mutex while it waits for a server that accepts connections and says
-// nothing. No call of the client waits for that mutex.
+// TestSilentServer checks that no call waits for the mutex that nats.go holds while it waits for a
+// server that accepts connections but never sends anything.
 func TestSilentServer(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t)
@@ -141,7 +142,7 @@ func TestSilentServer(t *testing.T) {
 		t.Cleanup(cancel)
 		return ctx
 	}
-	// A waiter that has queued ends with its context, too.
+	// A waiter that has already queued must end with its context, too.
 	waiting, giveUp := context.WithCancel(t.Context())
 	gaveUp := make(chan error, 1)
 	go func() { _, err := c.Lock(waiting, theirs.Name()); gaveUp <- err }()
@@ -176,14 +177,14 @@ func TestSilentServer(t *testing.T) {
 	require.ErrorIs(t, within("Close", soon(), c.Close), context.DeadlineExceeded)
 	require.ErrorIs(t, idle.Err(), natslock.ErrClosed)
 	require.NoError(t, within("Close of the fresh one", soon(), fresh.Close))
-	require.NoError(t, listener.Close()) // which ends the silent connection
+	require.NoError(t, listener.Close()) // ends the silent connection
 }
 
 // relay passes bytes between clients and a server, and can stop reading from the clients.
 type relay struct {
 	url  string
 	mu   sync.Mutex
-	open chan struct{} // closed while it reads
+	open chan struct{} // closed while the relay reads from the clients
 }
 
 func newRelay(t *testing.T, url string) *relay {
@@ -240,9 +241,9 @@ func (r *relay) start() {
 	}
 }
 
-// blockedCalls makes each call of a client meet a connection that counts as up but takes
-// no bytes, because the application has filled its socket buffers. Each call returns when
-// its context ends. returned has how long after that.
+// blockedCalls makes each call of a client on a connection that looks alive but accepts no bytes,
+// because the application has filled its socket buffers. Each call must return when its context
+// ends. The result is how long after that each one returned.
 func blockedCalls(t *testing.T, within time.Duration) (returned map[string]time.Duration) {
 	s := testutil.RunServer(t)
 	r := newRelay(t, s.URL())
@@ -277,7 +278,7 @@ func blockedCalls(t *testing.T, within time.Duration) (returned map[string]time.
 		what string
 		fn   func(ctx context.Context) error
 	}{
-		// The first ones meet the connection as nobody knows yet that it is stuck.
+		// The first calls run before anyone knows that the connection is stuck.
 		{"Lock", func(ctx context.Context) error { _, err := c.Lock(ctx, "m"); return err }},
 		{"TryLock", func(ctx context.Context) error { _, err := c.TryLock(ctx, "m"); return err }},
 		{"Watch", func(ctx context.Context) error {
@@ -311,16 +312,16 @@ func blockedCalls(t *testing.T, within time.Duration) (returned map[string]time.
 	}
 	r.start()
 	kit.ReceiveIn(t, time.Minute, filled, "the application's publishes")
-	kit.Must(t, other.Lock, "l") // released in the background
+	kit.Must(t, other.Lock, "l") // shows that the lock was released in the background
 	kit.Unlock(t, kit.Must(t, c.Lock, "m"))
 	return returned
 }
 
-// No call waits beyond its caller's context for a connection that takes no bytes,
-// although nats.go holds its mutex while it writes, for a minute.
+// TestBlockedWrite checks that no call outlasts its context on a connection that accepts no bytes,
+// even though nats.go holds its mutex while it writes, for up to a minute.
 func TestBlockedWrite(t *testing.T) { blockedCalls(t, 20*time.Second) }
 
-// The calls return soon after their contexts have ended.
+// TestBlockedWriteTimes checks that the calls return soon after their contexts end.
 func TestBlockedWriteTimes(t *testing.T) {
 	tier.Proof(t)
 	for what, late := range blockedCalls(t, 20*time.Second) {
@@ -329,7 +330,7 @@ func TestBlockedWriteTimes(t *testing.T) {
 	}
 }
 
-// Close gives up, too.
+// TestCloseBlockedWrite checks that Close gives up as well.
 func TestCloseBlockedWrite(t *testing.T) {
 	s := testutil.RunServer(t)
 	c := kit.Join(t, s)

@@ -16,7 +16,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// A bucket that is deleted or re-created ends its locks.
+// TestHandleBucketDeleted checks that the locks of a deleted bucket end.
 func TestHandleBucketDeleted(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := kit.Join(t, s), kit.Join(t, s)
@@ -53,14 +53,14 @@ func TestHandleBucketMadeAgain(t *testing.T) {
 		next := kit.Must(t, other.Lock, "l")
 		require.Greater(t, next.Token(), l.Token(), "tokens go on")
 		recent := kit.Must(t, c.Lock, "recent")
-		time.Sleep(6 * time.Minute) // the client checks the bucket every 5 minutes
+		time.Sleep(6 * time.Minute) // the client verifies the bucket every 5 minutes
 		kit.WantLost(t, l, natslock.ErrLost)
 		kit.WantLost(t, fixed, natslock.ErrLost)
 		kit.WantHeld(t, recent)
 		time.Sleep(time.Minute)
 		kit.WantHeld(t, next)
 
-		// On a reconnect it is noticed at once.
+		// After a reconnect the client notices immediately.
 		l = kit.Must(t, other.Lock, "fixed", natslock.NoRenew(), natslock.TTL(time.Hour))
 		require.NoError(t, r.JS.DeleteStream(t.Context(), kit.StreamName))
 		newest := rejoin(t, s)
@@ -74,16 +74,15 @@ func TestHandleBucketMadeAgain(t *testing.T) {
 	})
 }
 
-// TestHandleBucketOfAClockBehind: the revisions of the new bucket start below those of the
-// old one. A lease of the old one is lost, whether or not the new one has reached its
-// revision.
+// TestHandleBucketOfAClockBehind checks that a lease is lost if its bucket is re-created with lower
+// revisions, whether or not the new bucket has reached the lease's revision.
 func TestHandleBucketOfAClockBehind(t *testing.T) {
 	for _, grants := range []int{0, 20} {
 		t.Run(fmt.Sprint(grants), func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				c := kit.Join(t, s)
 				fixed := kit.Must(t, c.Lock, "fixed", natslock.NoRenew(), natslock.TTL(time.Hour))
-				time.Sleep(2 * time.Second) // the time of its creation tells buckets apart
+				time.Sleep(2 * time.Second) // buckets are distinguished by their creation time
 				kit.RemakeBucket(t, s.Connect(), record.TokenRevision(fixed.Token())-10)
 				other := kit.Join(t, s)
 				for range grants {
@@ -99,8 +98,8 @@ func TestHandleBucketOfAClockBehind(t *testing.T) {
 	}
 }
 
-// rejoin creates a client with a new bucket. The server may still be removing the files of
-// the old one.
+// rejoin creates a client and a new bucket. The server may still be removing the old bucket's
+// files.
 func rejoin(t *testing.T, s *testutil.Server) *kit.Member {
 	t.Helper()
 	nc := s.Connect()
@@ -111,17 +110,17 @@ func rejoin(t *testing.T, s *testutil.Server) *kit.Member {
 	return kit.Join(t, s)
 }
 
-// A re-created bucket is another bucket, fit or not. A lease that is not renewed ends even
-// if the bucket is repaired before it is verified again.
+// TestBucketMadeAgainUnfit checks that a re-created bucket is a different bucket, fit or not. A
+// lease that is not renewed ends even if the bucket is repaired before it is verified again.
 func TestBucketMadeAgainUnfit(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)
 		r := kit.NewRaw(t, s.Connect())
-		kit.Must(t, c.Lock, "renewed") // whose next renewal finds no record
+		kit.Must(t, c.Lock, "renewed") // its next renewal finds no record
 		fixed := kit.Must(t, c.Lock, "l", natslock.NoRenew(), natslock.TTL(10*time.Minute))
 		time.Sleep(3 * time.Second)
 		require.NoError(t, r.JS.DeleteStream(t.Context(), kit.StreamName))
-		time.Sleep(time.Millisecond) // of the bubble: the server has removed the files
+		time.Sleep(time.Millisecond) // in the bubble's time, so that the server has removed the files
 		sc, err := kvstore.Config{}.StreamConfig()
 		require.NoError(t, err)
 		sc.Metadata["natslock.protocol"] = "4"
@@ -141,8 +140,8 @@ func TestBucketMadeAgainUnfit(t *testing.T) {
 	})
 }
 
-// Direct gets are switched off while clients contend. The clients go on, read from the
-// leader, and report that. They use direct gets again once these are switched on.
+// TestDirectGetsOff turns direct gets off while clients contend. The clients must continue by
+// reading from the leader, log a warning, and return to direct gets once those are on again.
 func TestDirectGetsOff(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		var log kit.Log
@@ -172,7 +171,7 @@ func TestDirectGetsOff(t *testing.T) {
 
 		r.Reconfigure(func(c *jetstream.StreamConfig) { c.AllowDirect = true })
 		l = kit.Must(t, a.Lock, "l")
-		next = b.Await(t, "l") // its list asks the leader, whose answer has the settings
+		next = b.Await(t, "l") // its list is answered by the leader, whose reply contains the settings
 		time.Sleep(time.Second)
 		asked := kit.NewTapOf(t, s.Connect(), "$JS.API.DIRECT.GET.>")
 		time.Sleep(6 * time.Second)
@@ -182,8 +181,8 @@ func TestDirectGetsOff(t *testing.T) {
 	})
 }
 
-// A tool that applies StreamConfig again changes the id of the notifications. The client
-// follows, and reports that.
+// TestRepublishChanged checks that clients follow and log a change of the notification ID, as made
+// by a tool that applies StreamConfig again.
 func TestRepublishChanged(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		var log kit.Log
@@ -199,7 +198,7 @@ func TestRepublishChanged(t *testing.T) {
 		require.NoError(t, err)
 		r.Reconfigure(func(c *jetstream.StreamConfig) { c.RePublish, c.Metadata = applied.RePublish, applied.Metadata })
 		changed := time.Now()
-		f.Next(admin.EventWatching) // the events of a while are missing
+		f.Next(admin.EventWatching) // events of some seconds were missed
 		require.LessOrEqual(t, time.Since(changed), 11*time.Second)
 		for w.Over() || len(log.String()) == 0 {
 			time.Sleep(time.Second)

@@ -19,8 +19,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// A claim that is refused because the lock is free in another way than it expected (a
-// tombstone, or none any more) has not yet taken the lock.
+// TestFreeIsNotGranted checks that a claim has not taken the lock if it was refused because the
+// lock was free in a different way than it expected: at a tombstone, or at no record any more.
 func TestFreeIsNotGranted(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, fa := kit.Faulty(t, s.Connect(), 1)
@@ -33,13 +33,13 @@ func TestFreeIsNotGranted(t *testing.T) {
 			require.NoError(t, l.Unlock(t.Context()))
 		}
 		kit.Unlock(t, kit.Must(t, b.Lock, "x"))
-		held(a.TryLock(t.Context(), "x")) // expects nothing, meets the tombstone
+		held(a.TryLock(t.Context(), "x")) // expects no record but meets the tombstone
 		time.Sleep(800 * time.Millisecond)
 		fa.OnSend(kit.Between("lock take", 1, 1, faults.Delay(500*time.Millisecond)))
-		held(a.TryLock(t.Context(), "x")) // expects its tombstone, which ends on the way
+		held(a.TryLock(t.Context(), "x")) // expects its tombstone, which expires before the claim arrives
 		require.Equal(t, 1, fa.Counts().Delayed)
 
-		// Expects the tombstone that it has seen, and meets another.
+		// Now expect one tombstone and meet another.
 		time.Sleep(200 * time.Millisecond)
 		fa.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if kit.Stage(w) == "lock take" && w.Expect > 0 {
@@ -59,8 +59,8 @@ func TestFreeIsNotGranted(t *testing.T) {
 	})
 }
 
-// The first attempt of a claim goes unanswered, and the second finds another client's
-// record. That client is a holder, whatever the numbers of its attempts.
+// TestHeldIsHeld checks that if the first attempt of a claim goes unanswered and the second finds
+// another client's record, that client is a holder, whatever the attempt numbers.
 func TestHeldIsHeld(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := kit.Join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
@@ -80,8 +80,8 @@ func TestHeldIsHeld(t *testing.T) {
 	})
 }
 
-// If the answer to an attempt arrives too late, the client deletes the record that the
-// answer reports. The next attempt need not wait for that record to end.
+// TestLateAnswerCleansUp checks that if an attempt is acknowledged too late, the client deletes the
+// acknowledged record, so that the next attempt does not have to wait for it to expire.
 func TestLateAnswerCleansUp(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, fa := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(time.Second))
@@ -100,7 +100,7 @@ func TestLateAnswerCleansUp(t *testing.T) {
 	})
 }
 
-// A write in flight (10164) says nothing about a holder.
+// TestInFlightIsNotHeld checks that a write in flight (10164) is not taken as a sign of a holder.
 func TestInFlightIsNotHeld(t *testing.T) {
 	for name, pick := range map[string]func(*natslock.Client) kit.Taking{
 		"TryLock": func(c *natslock.Client) kit.Taking { return c.TryLock },
@@ -130,7 +130,8 @@ func TestInFlightIsNotHeld(t *testing.T) {
 	}
 }
 
-// A write is usually in flight only briefly, but may take longer across the world.
+// TestInFlightIsTriedAgainSoon checks the pauses between retries: a write is usually in flight only
+// briefly, but may take longer across the world.
 func TestInFlightIsTriedAgainSoon(t *testing.T) {
 	for tries, limits := range map[int][2]time.Duration{
 		6:  {0, 0},
@@ -156,8 +157,8 @@ func TestInFlightIsTriedAgainSoon(t *testing.T) {
 	}
 }
 
-// A refusal names a revision. The client reads the record from a state that contains that
-// revision, because a lagging replica may not know the holder.
+// TestRefusalIsReadUpOn checks that the client reads a record from a state that contains the
+// revision of the refusal. A lagging replica may not know the holder.
 func TestRefusalIsReadUpOn(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := kit.Join(t, s)
@@ -171,8 +172,9 @@ func TestRefusalIsReadUpOn(t *testing.T) {
 	})
 }
 
-// An attempt whose answer is lost or late is found by the next one. Its validity counts
-// from its own sending, and its late answer changes nothing.
+// TestAdoptedCountsFromItsOwnSending checks that if an attempt's reply is lost or late, the next
+// attempt finds its record. The validity counts from the sending of the first attempt, and a late
+// reply changes nothing.
 func TestAdoptedCountsFromItsOwnSending(t *testing.T) {
 	for what, fate := range map[string]faults.Fate{"lost": faults.LoseAnswer, "late": faults.DelayAnswer(2 * time.Second)} {
 		t.Run(what, func(t *testing.T) {
@@ -197,11 +199,12 @@ func TestAdoptedCountsFromItsOwnSending(t *testing.T) {
 	}
 }
 
-// An attempt that is found after its own validity has ended, while the server still has
-// its record, is not a grant.
+// TestAdoptedTooLate checks that an attempt found after the end of its own validity is not a grant,
+// even while the server still has its record.
 func TestAdoptedTooLate(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		// Valid for 3.6 of its 4 s; the fourth attempt is sent after 3.2 to 3.6 s, and comes after 3.7 s.
+		// The first attempt is valid for 3.6 of its 4 s. The fourth is sent after 3.2 to 3.6 s and
+		// arrives after 3.7 s.
 		a, fa := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(4*time.Second))
 		begun := time.Now()
 		fa.OnSend(func(n int, _ kvstore.Write) faults.Fate {
@@ -226,8 +229,8 @@ func TestAdoptedTooLate(t *testing.T) {
 	})
 }
 
-// forge writes, without the library, a record that claims to belong to the claim with
-// this id.
+// forge writes a record, without using the library, that pretends to belong to the claim with this
+// ID.
 func forge(t testing.TB, r *kit.Raw, id string, attempt int, ttl time.Duration) {
 	t.Helper()
 	value, err := msgpack.Marshal(map[string]any{"v": 1, "s": 1, "id": id, "a": attempt, "l": int(ttl / time.Second)})
@@ -235,9 +238,9 @@ func forge(t testing.TB, r *kit.Raw, id string, attempt int, ttl time.Duration) 
 	r.Put("lock.x", value, ttl)
 }
 
-// An attempt of a claim that was given up is stuck in the network and expects a
-// tombstone. The client replaces the tombstone, so the server refuses the attempt. The
-// client gets neither a notification nor the answer.
+// TestGivenUpDoesNotLand checks that an attempt of an abandoned claim cannot land late. The
+// attempt, which expects a tombstone, is stuck in the network, and the client gets neither a
+// notification nor the reply. It replaces the tombstone, so the server refuses the attempt.
 func TestGivenUpDoesNotLand(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, fa := kit.Faulty(t, s.Connect(), 1)
@@ -255,8 +258,9 @@ func TestGivenUpDoesNotLand(t *testing.T) {
 	})
 }
 
-// An attempt made before the grant arrives after the granted record was deleted. It
-// belongs to the same claim, but not to the lease.
+// TestOldAttemptLandsUnderTheLease checks that an attempt made before the grant does not belong to
+// the lease, even though it belongs to the same claim, if it lands after the granted record was
+// deleted.
 func TestOldAttemptLandsUnderTheLease(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, fa := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(30*time.Second), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
@@ -273,7 +277,7 @@ func TestOldAttemptLandsUnderTheLease(t *testing.T) {
 		store := kit.OpenStore(t, s.Connect())
 		_, err = store.Delete(t.Context(), "lock.x", record.TokenRevision(l.Token()))
 		require.NoError(t, err)
-		time.Sleep(1500 * time.Millisecond) // the tombstone ends
+		time.Sleep(1500 * time.Millisecond) // until the tombstone has expired
 		require.Equal(t, 1, fa.ReleaseHeld())
 		synctest.Wait()
 		require.Equal(t, []string{"lock.x"}, kit.KeysLeft(t, s.Connect()))
@@ -286,14 +290,13 @@ func TestOldAttemptLandsUnderTheLease(t *testing.T) {
 	})
 }
 
-// replicated is a store that reports its bucket as one with replicas.
+// replicated is a store that presents its bucket as replicated.
 type replicated struct{ kvstore.KV }
 
 func (replicated) Alone() bool { return false }
 
-// TestClaimRefusedByDeposedLeader has a deposed leader refuse the attempt that the
-// current leader applies. The client that got the refusal then has the lock, and must not
-// wait a TTL for itself.
+// TestClaimRefusedByDeposedLeader has a deposed leader refuse an attempt that the current leader
+// applies. The refused client then has the lock and must not wait a whole TTL for itself.
 func TestClaimRefusedByDeposedLeader(t *testing.T) {
 	for name, refusal := range map[string]func(w kvstore.Write) error{
 		"it has a holder":   func(w kvstore.Write) error { return &kvstore.ConflictError{Key: w.Key, Last: 1} },

@@ -17,7 +17,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// foreign returns values that no version of this library known today has written.
+// foreign returns values that no known version of this library has written.
 func foreign(t testing.TB) map[string][]byte {
 	t.Helper()
 	pack := func(v any) []byte {
@@ -68,7 +68,7 @@ func TestCorruptRecord(t *testing.T) {
 			var timeout *natslock.TimeoutError
 			require.ErrorAs(t, err, &timeout)
 			require.Nil(t, timeout.Holder)
-			synctest.Wait() // its place goes without being waited for
+			synctest.Wait() // until its place has been deleted, which nobody waits for
 
 			info := kit.Inspect(t, operator.Client, "l")
 			require.NotNil(t, info.Holder, what)
@@ -114,7 +114,8 @@ func TestCorruptRecordExpires(t *testing.T) {
 	})
 }
 
-// The token and the id of an unknown owner, who has none, come from the revision.
+// TestCorruptRecordIsBroken checks that an operator can break an unreadable record. It contains
+// neither a token nor an ID, so both are derived from its revision.
 func TestCorruptRecordIsBroken(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, operator := kit.Join(t, s), kit.Join(t, s, natslock.WithTTL(20*time.Second))
@@ -151,7 +152,7 @@ func TestCorruptRecordIsBroken(t *testing.T) {
 	})
 }
 
-// Rubbish among the waiters is not a place.
+// TestCorruptQueue checks that an unreadable record in the queue is not a place.
 func TestCorruptQueue(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder, c, other := kit.Join(t, s), kit.Join(t, s), kit.Join(t, s)
@@ -187,7 +188,7 @@ func TestCorruptQueue(t *testing.T) {
 	})
 }
 
-// Keys that do not belong to the library are not shown as locks.
+// TestCorruptKeys checks that keys that do not belong to the library are not shown as locks.
 func TestCorruptKeys(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)
@@ -195,7 +196,7 @@ func TestCorruptKeys(t *testing.T) {
 		kit.Must(t, c.Lock, "l")
 		for _, k := range []string{"lock", "lock.=", "lock.=zz", "lock.a=2eb", "lock.a b", "wait", "wait.x", "foreign.l", "x", "read.l"} {
 			if k == "lock.a b" {
-				continue // no subject has a space
+				continue // a subject cannot contain a space
 			}
 			r.Put(k, []byte("?"), 0)
 		}

@@ -24,11 +24,11 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// faultySteps are the writes in which [faultAtSteps] injects faults.
+// faultySteps are the writes into which [faultAtSteps] injects faults.
 var faultySteps = []struct {
 	stage string
 	ofB   bool
-	first int // which writes of that stage go wrong
+	first int // range of writes of that stage that go wrong
 	last  int
 }{
 	{stage: "lock take", first: 1, last: 1},
@@ -49,8 +49,8 @@ var faultySteps = []struct {
 	{stage: "lock take", ofB: true, first: 2, last: 4},
 }
 
-// TestFaultAtEveryStep makes each step meet each fate. The bucket is in memory, so the
-// scenarios run in parallel.
+// TestFaultAtEveryStep combines each step with each fate. The bucket is in memory, so the scenarios
+// run in parallel.
 func TestFaultAtEveryStep(t *testing.T) {
 	faultAtSteps(t, 1, func(t *testing.T, scenario func(*testing.T, kit.FaultyBucket)) {
 		t.Parallel()
@@ -58,8 +58,8 @@ func TestFaultAtEveryStep(t *testing.T) {
 	})
 }
 
-// TestFaultAtEveryStepServer is the same on a server, where each step meets two fates by
-// default.
+// TestFaultAtEveryStepServer is TestFaultAtEveryStep on a server, where by default each step is
+// combined with only two fates.
 func TestFaultAtEveryStepServer(t *testing.T) {
 	apart := 6
 	if tier.IsProof() {
@@ -68,12 +68,12 @@ func TestFaultAtEveryStepServer(t *testing.T) {
 	faultAtSteps(t, apart, kit.WithServerBucket)
 }
 
-// faultAtSteps repeats one scenario, each time with a fault in another write. A takes a
-// lock and keeps it over several renewals, and B queues for it. A releases the lock,
-// then B takes it and releases it. Whatever happens, the two never hold it together, B
-// gets in, and nothing is left in the end.
+// faultAtSteps runs one scenario repeatedly, each time with a fault in a different write. A takes a
+// lock and keeps it over several renewals while B queues for it. A releases the lock, then B takes
+// and releases it. Whatever happens, the two never hold the lock at the same time, B gets in, and
+// nothing is left behind.
 //
-// Each step meets every apart-th fate, and the next step meets others.
+// Each step is combined with every apart-th fate, shifted by one from step to step.
 func faultAtSteps(t *testing.T, apart int, in func(t *testing.T, scenario func(*testing.T, kit.FaultyBucket))) {
 	for i, step := range faultySteps {
 		for j, f := range kit.Fates {
@@ -121,7 +121,7 @@ func faultAtSteps(t *testing.T, apart int, in func(t *testing.T, scenario func(*
 					case lost:
 						require.ErrorIs(t, err, natslock.ErrLost)
 					case err != nil:
-						// Held to the end, but the server did not confirm.
+						// A held the lock to the end, but the server did not confirm the release.
 						require.ErrorIs(t, err, natslock.ErrUnavailable)
 					}
 					got := <-gotB
@@ -147,14 +147,14 @@ func faultAtSteps(t *testing.T, apart int, in func(t *testing.T, scenario func(*
 	}
 }
 
-// TestClaimAtZeroLandsLate is the ABA problem. A claim that expects an empty key is
-// stuck in the network, and its client gives it up. Other clients come and go until the
-// key is empty once more, and then the claim arrives.
+// TestClaimAtZeroLandsLate is the ABA problem. A claim that expects an empty key is stuck in the
+// network, and its client gives it up. Other clients come and go until the key is empty again, and
+// then the claim arrives.
 func TestClaimAtZeroLandsLate(t *testing.T) {
 	for _, tc := range []struct {
 		name       string
-		alive      bool // the claimant, to delete what lands
-		deaf, mute bool // it gets no notification, no answer
+		alive      bool // whether the claimant lives to delete what lands
+		deaf, mute bool // whether it misses the notification or the reply
 	}{
 		{name: "by both", alive: true},
 		{name: "by the answer", alive: true, deaf: true},
@@ -163,8 +163,8 @@ func TestClaimAtZeroLandsLate(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				// The stuck write comes through another connection's store, so
-				// that it can land when its client has long crashed.
+				// Write the stuck record through another connection's store, so that it can land
+				// long after its client has crashed.
 				nc, link := s.ConnectLink(nats.MaxReconnects(0))
 				a, fa := kit.Faulty(t, nc, 1, natslock.WithTTL(5*time.Second), natslock.WithOwner("A"))
 				b, _ := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second), natslock.WithOwner("B"))
@@ -202,7 +202,7 @@ func TestClaimAtZeroLandsLate(t *testing.T) {
 					w, err := raw.Watch("lock.x", func(kvstore.Event) { landed <- struct{}{} })
 					require.NoError(t, err)
 					defer w.Stop()
-					_, err = raw.State(t.Context(), "") // its answer proves the subscription
+					_, err = raw.State(t.Context(), "") // the reply proves the subscription
 					require.NoError(t, err)
 					require.Positive(t, fa.ReleaseHeld())
 					<-landed
@@ -217,7 +217,7 @@ func TestClaimAtZeroLandsLate(t *testing.T) {
 				ref.Granted(admin.KindMutex, admin.Exclusive, lb)
 				waited := time.Since(began)
 				if tc.alive {
-					// The claimant deletes its late record.
+					// The claimant deletes the record that landed late.
 					assert.Less(t, waited, 500*time.Millisecond)
 				} else {
 					assert.Less(t, waited, 6*time.Second, "an orphan costs at most one TTL")
@@ -231,8 +231,8 @@ func TestClaimAtZeroLandsLate(t *testing.T) {
 	}
 }
 
-// TestLateRenewalDoesNotRevive delays the confirmation of renewals past the end of the
-// validity: the context has ended by then, and the late answer is useless.
+// TestLateRenewalDoesNotRevive delays the confirmation of renewals past the end of the validity. By
+// then the context has ended, and the late reply must not revive the lock.
 func TestLateRenewalDoesNotRevive(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, fa := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
@@ -244,10 +244,10 @@ func TestLateRenewalDoesNotRevive(t *testing.T) {
 		require.False(t, time.Now().After(end), "the context ended %v after the validity", time.Since(end))
 		require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrLost)
 		require.ErrorIs(t, l.Err(), natslock.ErrLost)
-		// The server has been renewed meanwhile, so the record is still there ...
+		// The server did apply the renewal, so the record still exists ...
 		require.Equal(t, []string{"lock.x"}, kit.KeysLeft(t, s.Connect()))
-		// ... until the late confirmation comes, which deletes it: well before the
-		// end of its TTL, 6 s after the start.
+		// ... until the late confirmation arrives and the client deletes it, well before its TTL
+		// ends 6 s after the start.
 		time.Sleep(time.Second)
 		require.Empty(t, kit.KeysLeft(t, s.Connect()))
 		require.ErrorIs(t, l.Err(), natslock.ErrLost)
@@ -256,14 +256,14 @@ func TestLateRenewalDoesNotRevive(t *testing.T) {
 	})
 }
 
-// TestValidityCountsFromSending delays the last confirmation that arrives. The validity
-// counts from the sending of the write, because the server starts to count soon after. A
-// holder that counted from the answer would overlap with the next holder.
+// TestValidityCountsFromSending delays the last confirmation that arrives. The validity counts from
+// the sending of the write, because the server starts counting soon after. A holder that counted
+// from the reply would overlap with the next holder.
 func TestValidityCountsFromSending(t *testing.T) {
 	for _, step := range []string{"lock take", "lock renew"} {
 		for _, delay := range []time.Duration{300 * time.Millisecond, 700 * time.Millisecond, 2 * time.Second, 2900 * time.Millisecond} {
 			if step == "lock take" && delay > time.Second {
-				continue // tried again by then, and found
+				continue // by then a retry has found the record
 			}
 			t.Run(fmt.Sprintf("%s %v", step, delay), func(t *testing.T) {
 				testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -292,7 +292,7 @@ func TestValidityCountsFromSending(t *testing.T) {
 					<-la.Context().Done()
 					ref.Check(t)
 					require.True(t, hit)
-					// 5 s of lease, 10% of them margin.
+					// The lease lasts 5 s, 10% of which are margin.
 					require.WithinDuration(t, sent.Add(4500*time.Millisecond), kit.ValidUntil(la), 10*time.Millisecond)
 					require.WithinDuration(t, sent.Add(5*time.Second), time.Now(), 500*time.Millisecond)
 				})
@@ -301,12 +301,12 @@ func TestValidityCountsFromSending(t *testing.T) {
 	}
 }
 
-// TestFirstAnswerTooLate delays the answer to an acquisition until the lease is over for
-// its holder: it is not a grant, and the record does not stay.
+// TestFirstAnswerTooLate delays the acknowledgement of a claim until the lease is over for its
+// holder. It must not be treated as a grant, and the record must be removed.
 func TestFirstAnswerTooLate(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, fa := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
-		var sent atomic.Int32 // some by the clean-up, beside the next attempt
+		var sent atomic.Int32 // includes cleanup writes, which run alongside the next attempt
 		fa.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if n := sent.Add(1); n == 1 {
 				return faults.DelayAnswer(4700 * time.Millisecond)
@@ -325,8 +325,8 @@ func TestFirstAnswerTooLate(t *testing.T) {
 	})
 }
 
-// A waiter whose claim is answered too late keeps its place. It claims again, and no
-// other waiter passes it.
+// TestLateAnswerKeepsThePlace checks that a waiter whose claim is acknowledged too late keeps its
+// place. It claims again, and no other waiter passes it.
 func TestLateAnswerKeepsThePlace(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder := kit.QuietHolder(t, s)
@@ -341,7 +341,7 @@ func TestLateAnswerKeepsThePlace(t *testing.T) {
 			switch n := takes.Add(1); {
 			case n == 1:
 				return faults.DelayAnswer(4700 * time.Millisecond)
-			case n < 6: // or a second attempt adopts the record of the first one
+			case n < 6: // otherwise a second attempt would adopt the first one's record
 				return faults.Drop
 			}
 			return faults.Pass
@@ -350,8 +350,8 @@ func TestLateAnswerKeepsThePlace(t *testing.T) {
 	})
 }
 
-// TestBreakAgainstStaleRenewal breaks a lock while a renewal of it is in transit: the
-// renewal does not undo the break, whether or not it was applied before.
+// TestBreakAgainstStaleRenewal breaks a lock while one of its renewals is in transit. The renewal
+// must not undo the break, whether or not it was applied first.
 func TestBreakAgainstStaleRenewal(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, fa := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(6*time.Second), natslock.WithOwner("A"))
@@ -392,8 +392,8 @@ func TestBreakAgainstStaleRenewal(t *testing.T) {
 	})
 }
 
-// TestBreakAgainstLateAnswer breaks the record of a claim whose own client does not yet
-// know that it was applied: the claim never becomes a lock.
+// TestBreakAgainstLateAnswer breaks the record of a claim whose client does not know yet that it
+// was applied. The claim must never become a lock.
 func TestBreakAgainstLateAnswer(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, fa := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(10*time.Second), natslock.WithOwner("A"))
@@ -424,14 +424,14 @@ func TestBreakAgainstLateAnswer(t *testing.T) {
 		require.NoError(t, admin.New(b).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: "x", ID: info.Holder.ID, Reason: "test"}))
 		r := <-done
 		require.NoError(t, r.err)
-		// The claim that was granted in the end is another, made after the broken one.
+		// The claim granted in the end is a different one, made after the break.
 		require.Greater(t, r.l.Token(), first)
 		require.NotEqual(t, info.Holder.ID, r.l.ID())
 		require.NoError(t, r.l.Unlock(t.Context()))
 	})
 }
 
-// TestBreakAnswerLost loses the answer to the break itself.
+// TestBreakAnswerLost injects every fate into the first write of a break.
 func TestBreakAnswerLost(t *testing.T) {
 	for _, f := range kit.Fates {
 		for _, now := range []bool{false, true} {
@@ -450,7 +450,7 @@ func TestBreakAnswerLost(t *testing.T) {
 						return faults.Pass
 					})
 					if err := admin.New(b).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: "x", ID: la.ID(), Reason: "test", Immediately: now}); err != nil {
-						// A lost answer may find the holder gone already.
+						// If the reply was lost, the retry may find the holder gone.
 						require.ErrorIs(t, err, natslock.ErrReleased)
 					}
 					<-la.Context().Done()
@@ -464,10 +464,10 @@ func TestBreakAnswerLost(t *testing.T) {
 	}
 }
 
-// TestReleaseUnnotified releases a lock with a TTL of an hour, whose waiters get no
-// notification. A waiter reads the lock by itself every few seconds.
+// TestReleaseUnnotified releases a lock with a TTL of an hour whose waiters get no notifications. A
+// waiter still reads the lock every few seconds.
 func TestReleaseUnnotified(t *testing.T) {
-	for _, waiters := range []int{1, 2, 8} { // the second one would take a lock out of turn that the first one leaves free
+	for _, waiters := range []int{1, 2, 8} { // the second waiter would take a lock that the first leaves free out of turn
 		t.Run(fmt.Sprint(waiters), func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				a, _ := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(time.Hour))
@@ -503,8 +503,8 @@ func TestReleaseUnnotified(t *testing.T) {
 	}
 }
 
-// TestTokensGoBackwards brings back old sequences. A client that has seen higher ones
-// does not accept a grant with a lower token.
+// TestTokensGoBackwards re-creates the bucket with old sequences. A client that has seen higher
+// ones must not accept a grant with a lower token.
 func TestTokensGoBackwards(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		nc := s.Connect()
@@ -513,7 +513,7 @@ func TestTokensGoBackwards(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, l.Unlock(t.Context()))
 		require.NoError(t, c.Healthy())
-		kit.RemakeBucket(t, nc, 1000) // a bucket whose sequences are those of long ago
+		kit.RemakeBucket(t, nc, 1000) // with sequences from long ago
 		_, err = c.Lock(t.Context(), "x")
 		require.ErrorIs(t, err, natslock.ErrUnavailable)
 		require.ErrorContains(t, err, "backwards")
@@ -526,9 +526,9 @@ func TestTokensGoBackwards(t *testing.T) {
 	})
 }
 
-// TestReleaseRefusedByDeposedLeader has a deposed leader, which does not know the lock,
-// refuse its release, while the current leader applies it. The refusal does not mean a
-// loss then, even if no trace of the deletion is left.
+// TestReleaseRefusedByDeposedLeader has a deposed leader that does not know the lock refuse its
+// release while the current leader applies it. The refusal then does not mean a loss, even if the
+// deletion has left no trace.
 func TestReleaseRefusedByDeposedLeader(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, f := kit.Faulty(t, s.Connect(), 1)
@@ -549,7 +549,7 @@ func TestReleaseRefusedByDeposedLeader(t *testing.T) {
 				})
 				return faults.Refuse(&kvstore.ConflictError{Key: w.Key, Expected: w.Expect})
 			}
-			if time.Since(begun) < 1500*time.Millisecond { // longer than a tombstone
+			if time.Since(begun) < 1500*time.Millisecond { // longer than the TTL of a tombstone
 				return faults.Refuse(kvstore.ErrInFlight)
 			}
 			return faults.Pass
@@ -560,8 +560,8 @@ func TestReleaseRefusedByDeposedLeader(t *testing.T) {
 	})
 }
 
-// TestReleaseRefusedAndTaken is the same with another client that takes the lock
-// immediately. The releasing client then sees the record of the next holder.
+// TestReleaseRefusedAndTaken is TestReleaseRefusedByDeposedLeader with another client that takes
+// the lock immediately, so that the releasing client sees the record of the next holder.
 func TestReleaseRefusedAndTaken(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, f := kit.FaultyOver(t, s.Connect(), 1, func(kv kvstore.KV) kvstore.KV { return replicated{kv} })

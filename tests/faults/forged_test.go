@@ -21,8 +21,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// Another client writes a record under the id of a pending claim, with an attempt that
-// the claim never made. No client holds the lock by that record, and it keeps all clients
+// TestForgedAttempt has another client write a record with the ID of a pending claim and an attempt
+// that the claim never made. No client holds the lock by that record, so it must keep all clients
 // out.
 func TestForgedAttempt(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -51,10 +51,10 @@ func TestForgedAttempt(t *testing.T) {
 	})
 }
 
-// A review of the finished mutex found these bugs. Each test keeps one fixed.
+// A review of the finished mutex found the following bugs. Each test guards against one of them.
 
-// A claim waits for the clean-up of its attempt. A forged notification says that another
-// client's record is that attempt. The claim must not delete that record.
+// TestForgedRecord checks that a claim that waits for the cleanup of its attempt does not delete
+// another client's record because a forged notification presents it as that attempt.
 func TestForgedRecord(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		nc := s.Connect()
@@ -93,8 +93,9 @@ func TestForgedRecord(t *testing.T) {
 	})
 }
 
-// A waiter's own first attempt arrives while the waiter is queued, and looks like another
-// holder's record. The waiter adopts it instead of waiting for it.
+// TestOwnAttemptLandsWhileWaiting checks that when a waiter's own first attempt lands while it is
+// queued, the waiter adopts the record. The record looks like another holder's, so the waiter might
+// otherwise wait for itself.
 func TestOwnAttemptLandsWhileWaiting(t *testing.T) {
 	for name, notified := range map[string]bool{"notified": true, "seen": false} {
 		t.Run(name, func(t *testing.T) {
@@ -107,7 +108,7 @@ func TestOwnAttemptLandsWhileWaiting(t *testing.T) {
 				fb.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 					if kit.Stage(w) == "lock take" {
 						if n++; n == 1 {
-							return faults.Hold // expects an empty key
+							return faults.Hold // this attempt expects an empty key
 						}
 					}
 					return faults.Pass
@@ -120,14 +121,13 @@ func TestOwnAttemptLandsWhileWaiting(t *testing.T) {
 				}()
 				time.Sleep(5 * time.Second)
 				require.Equal(t, 1, b.Stats().Waiting)
-				// The lock is broken and its tombstone expires. Meanwhile B gets no
-				// notification, not even of that end, and cannot read. Then B's first
-				// attempt lands.
+				// The lock is broken and its tombstone expires, but B cannot read and gets no
+				// notification, not even of the expiry. Then B's first attempt lands.
 				fb.DropEvents(func(kvstore.Event) bool { return true })
 				fb.FailReads(func(faults.ReadOp, string) error { return kvstore.ErrUnavailable })
 				require.NoError(t, admin.New(a).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: "x", ID: la.ID(), Reason: "test", Immediately: true}))
 				r := kit.NewRaw(t, s.Connect())
-				for r.Get("lock.x") != nil { // servers are some tenths of a second late
+				for r.Get("lock.x") != nil { // the server may remove it some tenths of a second late
 					time.Sleep(100 * time.Millisecond)
 				}
 				fb.DropEvents(func(ev kvstore.Event) bool { return !notified || ev.Kind != kvstore.Put })
@@ -146,8 +146,8 @@ func TestOwnAttemptLandsWhileWaiting(t *testing.T) {
 	}
 }
 
-// A forged notification tells the first waiter that the live record is a tombstone. The
-// waiter must not overwrite that record. Found by TestSim (check 1, seed 7).
+// TestForgedTombstone checks that the first waiter does not overwrite a live record because a
+// forged notification presents it as a tombstone. Found by TestSim (check 1, seed 7).
 func TestForgedTombstone(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, _ := kit.Faulty(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
@@ -165,7 +165,7 @@ func TestForgedTombstone(t *testing.T) {
 		}()
 		time.Sleep(time.Second)
 		store := kit.OpenStore(t, s.Connect())
-		for range 20 { // renewals in between
+		for range 20 { // long enough for several renewals
 			r, err := store.Get(t.Context(), "lock.x", 0)
 			require.NoError(t, err)
 			for ahead := range uint64(3) {
@@ -173,7 +173,7 @@ func TestForgedTombstone(t *testing.T) {
 				forged.Deleted, forged.Value, forged.Revision = true, nil, r.Revision+ahead
 				require.Empty(t, got, "the waiter has overwritten a live record")
 				require.Positive(t, fb.Forge(kvstore.Event{Kind: kvstore.Deleted, Record: forged}), "nobody listens: the test shows nothing")
-				synctest.Wait() // else the next one takes its place
+				synctest.Wait() // otherwise the next event would replace this one
 			}
 			time.Sleep(time.Second)
 		}
@@ -188,8 +188,8 @@ func TestForgedTombstone(t *testing.T) {
 	})
 }
 
-// A forged notification names a revision that the bucket has not reached. The first
-// waiter still handles the notifications that follow.
+// TestForgedRevisionDeafensNobody checks that the first waiter still handles later notifications
+// after a forged one with a revision that the bucket has not reached.
 func TestForgedRevisionDeafensNobody(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, _ := kit.Faulty(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
@@ -214,15 +214,15 @@ func TestForgedRevisionDeafensNobody(t *testing.T) {
 	})
 }
 
-// A forged notification names a revision above that of a record that is not renewed. The
-// holder checks its record once, not for as long as the lease lasts. Found by TestSim
-// (seed 100, by its duration).
+// TestForgedHintOnFixedLease checks that a holder verifies its record once, not for the rest of the
+// lease, when a forged notification has a higher revision than a record that is never renewed.
+// Found by TestSim (seed 100, by its duration).
 func TestForgedHintOnFixedLease(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := kit.Faulty(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
 		l, err := c.Lock(t.Context(), "x", natslock.TTL(time.Hour), natslock.NoRenew())
 		require.NoError(t, err)
-		time.Sleep(time.Second) // it is watched
+		time.Sleep(time.Second) // by now the lock is watched
 		store := kit.OpenStore(t, s.Connect())
 		r, err := store.Get(t.Context(), "lock.x", 0)
 		require.NoError(t, err)
@@ -231,7 +231,7 @@ func TestForgedHintOnFixedLease(t *testing.T) {
 		var reads atomic.Int64
 		f.FailReads(func(faults.ReadOp, string) error {
 			if reads.Add(1) > 100 {
-				return faults.Hang // lest the bubble never ends
+				return faults.Hang // otherwise the bubble might never end
 			}
 			return nil
 		})

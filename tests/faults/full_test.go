@@ -23,9 +23,9 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// TestFullBucket: a full bucket on one server refuses new locks, but never ends a lease. A server
-// accepts a replacement that is not larger than the old record, so the record of a lease keeps the
-// size that it had when granted.
+// TestFullBucket checks that a full single-server bucket refuses new locks but never ends a lease.
+// A server accepts a replacement that is no larger than the old record, so the record of a lease
+// keeps the size it had when granted.
 func TestFullBucket(t *testing.T) {
 	for name, opts := range map[string][]natslock.LockOption{
 		"plain": {natslock.TTL(time.Second)}, "linger": {natslock.TTL(time.Second), natslock.Linger(time.Hour)},
@@ -45,7 +45,7 @@ func TestFullBucket(t *testing.T) {
 				}
 				_, err := c.TryLock(t.Context(), "other")
 				require.ErrorIs(t, err, natslock.ErrUnavailable)
-				time.Sleep(3 * time.Minute) // 540 renewals
+				time.Sleep(3 * time.Minute) // long enough for 540 renewals
 				kit.WantHeld(t, l)
 				require.NoError(t, l.Unlock(context.Background()))
 			})
@@ -53,8 +53,8 @@ func TestFullBucket(t *testing.T) {
 	}
 }
 
-// TestFullReplicas: on several servers each renewal counts in full. Clients that fill a bucket
-// notice before it is full, take no further locks, and go on once there is room.
+// TestFullReplicas checks that clients notice that a replicated bucket is filling up, where each
+// renewal counts in full. They stop taking locks before it is full and continue once there is room.
 func TestFullReplicas(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const limit = 64 << 10
@@ -67,7 +67,7 @@ func TestFullReplicas(t *testing.T) {
 				asked.Add(1)
 			})
 		})
-		kit.Join(t, s, natslock.WithBucketConfig(kvstore.Config{MaxBytes: limit})) // makes it
+		kit.Join(t, s, natslock.WithBucketConfig(kvstore.Config{MaxBytes: limit})) // creates the bucket
 		c := kit.NewClient(t, js.Conn(), natslock.WithJetStream(js), natslock.WithTTL(time.Hour))
 		first := kit.Must(t, c.Lock, "first")
 		var held []*natslock.Lock
@@ -80,7 +80,7 @@ func TestFullReplicas(t *testing.T) {
 			}
 			kit.Keep(t, l)
 			held = append(held, l)
-			time.Sleep(time.Millisecond) // the bucket is verified
+			time.Sleep(time.Millisecond) // lets the client verify the bucket
 		}
 		require.Greater(t, used.Load(), int64(limit/4*3))
 		require.Less(t, used.Load(), int64(limit/8*7))
@@ -109,8 +109,8 @@ func TestFullReplicas(t *testing.T) {
 	})
 }
 
-// TestFullOfWaiters: a client with a place in a nearly full bucket may still claim the lock,
-// because that makes room. A client opened at that time takes nothing.
+// TestFullOfWaiters checks that a client with a place in a nearly full bucket may still claim the
+// lock, because doing so makes room. A client opened at that time must take nothing.
 func TestFullOfWaiters(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const limit = 16 << 10
@@ -119,12 +119,12 @@ func TestFullOfWaiters(t *testing.T) {
 			return strings.Contains(m.Subject, ".STREAM.INFO.") && proxy.Rewrite(t, nc, m, func(info map[string]any) {
 				asReplica(info, "n1", false)
 				info["config"].(map[string]any)["num_replicas"] = 3
-				if full.Load() { // of the places of others
+				if full.Load() { // as if other clients' places had filled it
 					info["state"].(map[string]any)["bytes"] = limit - 1
 				}
 			})
 		})
-		kit.Join(t, s, natslock.WithBucketConfig(kvstore.Config{MaxBytes: limit})) // makes it
+		kit.Join(t, s, natslock.WithBucketConfig(kvstore.Config{MaxBytes: limit})) // creates the bucket
 		l := kit.Must(t, kit.NewClient(t, js.Conn(), natslock.WithJetStream(js)).Lock, "l")
 		waiter := kit.NewClient(t, js.Conn(), natslock.WithJetStream(js))
 		got := make(chan error, 1)
@@ -135,9 +135,9 @@ func TestFullOfWaiters(t *testing.T) {
 			}
 			got <- err
 		}()
-		time.Sleep(time.Second) // it has its place
+		time.Sleep(time.Second) // long enough for it to get a place
 		full.Store(true)
-		time.Sleep(5 * time.Minute) // the bucket is verified
+		time.Sleep(5 * time.Minute) // long enough for the bucket to be verified
 		require.ErrorIs(t, waiter.Healthy(), kvstore.ErrFull)
 		late := kit.NewClient(t, js.Conn(), natslock.WithJetStream(js))
 		require.ErrorIs(t, late.Healthy(), kvstore.ErrFull)
@@ -148,11 +148,11 @@ func TestFullOfWaiters(t *testing.T) {
 	})
 }
 
-// errFull is the refusal of a full bucket.
+// errFull is the error with which a full bucket refuses a write.
 var errFull = fmt.Errorf("%w: %w: maximum bytes exceeded", kvstore.ErrUnavailable, kvstore.ErrFull)
 
-// TestNoRoom: a waiter whose claim finds no room repeats it, and sometimes gives up its place. It
-// takes its time for both.
+// TestNoRoom checks that a waiter whose claim finds no room repeats the claim and now and then
+// gives up its place, and that it pauses in between.
 func TestNoRoom(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		l := kit.Must(t, kit.Join(t, s).Lock, "l")
@@ -187,7 +187,7 @@ func TestNoRoom(t *testing.T) {
 	})
 }
 
-// twoAtOnePlace has two goroutines wait for the lock "l" at one place.
+// twoAtOnePlace has two goroutines wait for the lock "l" at the same place.
 func twoAtOnePlace(t *testing.T, m *kit.Member, f *faults.Store) (one, two *kit.Waiting) {
 	f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 		if w.Key == "lock.l" {
@@ -197,13 +197,13 @@ func twoAtOnePlace(t *testing.T, m *kit.Member, f *faults.Store) (one, two *kit.
 	})
 	one = m.Begin(t, "l")
 	time.Sleep(10 * time.Millisecond)
-	two = m.Begin(t, "l") // while its claim has no answer
+	two = m.Begin(t, "l") // while the first goroutine's claim is unanswered
 	time.Sleep(time.Second)
 	return one, two
 }
 
-// TestNoRoomForTheNext: if the first goroutine gives up, the next one waits for room like the
-// first.
+// TestNoRoomForTheNext checks that when the first goroutine gives up, the next one waits for room
+// just as the first did.
 func TestNoRoomForTheNext(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		l := kit.Must(t, kit.Join(t, s).Lock, "l")
@@ -220,7 +220,7 @@ func TestNoRoomForTheNext(t *testing.T) {
 			return faults.Fate{}
 		})
 		time.Sleep(time.Second)
-		other := m.Begin(t, "l", natslock.TTL(20*time.Second)) // in another cohort, which gets no place
+		other := m.Begin(t, "l", natslock.TTL(20*time.Second)) // joins another cohort, which gets no place
 		time.Sleep(time.Second)
 		kit.Unlock(t, l)
 		time.Sleep(time.Second)
@@ -239,19 +239,19 @@ func TestNoRoomForTheNext(t *testing.T) {
 	})
 }
 
-// TestNoRoomOnce: a waiter that has given up its place reuses its room, even in a bucket that has
-// none for newcomers.
+// TestNoRoomOnce checks that a waiter that has given up its place can reuse the room, even if the
+// bucket has none for newcomers.
 func TestNoRoomOnce(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		l := kit.Must(t, kit.Join(t, s, natslock.WithBucketConfig(kvstore.Config{MaxBytes: 64 << 10})).Lock, "l")
 		m, f := kit.JoinFaulty(t, s)
 		w := m.Await(t, "l")
 		r := kit.NewRaw(t, s.Connect())
-		for i := range 100 { // the locks of others: 62 of 64 KiB
+		for i := range 100 { // other clients' locks, 62 of 64 KiB
 			_, err := r.JS.Publish(t.Context(), fmt.Sprintf("%slock.fill.%d", kit.Subjects, i), make([]byte, 575))
 			require.NoError(t, err)
 		}
-		time.Sleep(10 * time.Minute) // verified
+		time.Sleep(10 * time.Minute) // long enough for the bucket to be verified
 		require.ErrorIs(t, m.Healthy(), kvstore.ErrFull)
 		var refused atomic.Int32
 		f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
@@ -265,9 +265,9 @@ func TestNoRoomOnce(t *testing.T) {
 	})
 }
 
-// TestNoRoomPause: if the first goroutine gives up while its client has no place, the next one
-// queues, and does not claim past others. Nor does it keep the other cohorts of its client from
-// queueing.
+// TestNoRoomPause checks that when the first goroutine gives up while its client has no place, the
+// next one queues instead of claiming past others, and does not keep the client's other cohorts
+// from queueing.
 func TestNoRoomPause(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		l := kit.Must(t, kit.Join(t, s).Lock, "l")
@@ -294,10 +294,10 @@ func TestNoRoomPause(t *testing.T) {
 		})
 		kit.Unlock(t, l)
 		<-fourth
-		time.Sleep(5 * time.Millisecond) // it has given up its place
+		time.Sleep(5 * time.Millisecond) // by now the client has given up its place
 		one.Cancel(errors.New("gave up"))
 		_ = one.Failed(t)
-		three := m.Begin(t, "l", natslock.TTL(20*time.Second)) // in another cohort
+		three := m.Begin(t, "l", natslock.TTL(20*time.Second)) // joins another cohort
 		time.Sleep(12 * time.Second)
 		mu.Lock()
 		require.GreaterOrEqual(t, places, 2, "one for each cohort")

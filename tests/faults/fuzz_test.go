@@ -17,10 +17,10 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// FuzzStored puts any value under the key of a mutex and of a place in its queue, as any
-// user with write permission can. Then it inspects, lists, tries and breaks the lock. The
-// record keeps all clients out and is not overwritten. An operator can break it by the id
-// that is shown. It has no other effect.
+// FuzzStored stores an arbitrary value under the keys of a mutex and of a place in its queue, as
+// any user with write permission can. Then it inspects, lists, tries and breaks the lock. The
+// record must keep all clients out, must not be overwritten, can be broken by the ID shown, and
+// must have no other effect.
 func FuzzStored(f *testing.F) {
 	s := testutil.RunServer(f)
 	c := kit.NewClient(f, s.Connect(), natslock.WithTTL(time.Second))
@@ -46,7 +46,7 @@ func FuzzStored(f *testing.F) {
 	put := func(t *testing.T, key, value, operation string) {
 		m := nats.NewMsg(kit.Subjects + key)
 		m.Data = []byte(value)
-		m.Header.Set("Nats-TTL", "60s") // longer than a call of the target can take
+		m.Header.Set("Nats-TTL", "60s") // longer than one run of the fuzz target takes
 		if operation != "" {
 			m.Header.Set("KV-Operation", operation)
 		}
@@ -86,7 +86,7 @@ func FuzzStored(f *testing.F) {
 		require.ErrorIs(t, err, natslock.ErrLocked)
 		require.Less(t, len(err.Error()), 4096+4*len(value))
 		if err := admin.New(c).Break(ctx, admin.BreakRequest{Kind: admin.KindMutex, Name: "x", ID: info.Holder.ID, Reason: "fuzz"}); err != nil && !errors.Is(err, natslock.ErrReleased) {
-			// The record can be so large that the fields of a break do not fit.
+			// The record may be so large that the fields of a break do not fit.
 			require.True(t, strings.Contains(err.Error(), "bytes") && len(value) > 8<<10, "%v", err)
 		}
 	})

@@ -19,7 +19,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// A server restarted on its files keeps the leases that last long enough.
+// TestHandleServerRestart checks that leases survive a server that restarts with its files in time.
 func TestHandleServerRestart(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t)
@@ -44,7 +44,8 @@ func TestHandleServerRestart(t *testing.T) {
 	kit.Unlock(t, fixed)
 }
 
-// A server that stays away for longer does not.
+// TestHandleServerAway checks that a lease is lost if the server is away for longer than its TTL,
+// and that a longer lease is kept.
 func TestHandleServerAway(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)
@@ -53,7 +54,7 @@ func TestHandleServerAway(t *testing.T) {
 		s.Stop()
 		kit.Receive(t, l.Context().Done(), "the end")
 		kit.WantLost(t, l, natslock.ErrLost)
-		w := c.Begin(t, "l") // an outage is waited out
+		w := c.Begin(t, "l") // waits until the outage is over
 		time.Sleep(20 * time.Second)
 		require.False(t, w.Over())
 		s.Restart()
@@ -68,7 +69,8 @@ func TestHandleServerAway(t *testing.T) {
 	})
 }
 
-// New waits for a connection that is down, as it does for a server that does not answer.
+// TestNewOnConnectionThatIsAway checks that New waits for a connection that is down, just as it
+// waits for a server that does not reply.
 func TestNewOnConnectionThatIsAway(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		nc, link := s.ConnectLink()
@@ -96,7 +98,8 @@ func TestNewOnConnectionThatIsAway(t *testing.T) {
 	})
 }
 
-// A waiter that cannot reach the server backs off, and goes on once the server is back.
+// TestOutageBacksOff checks that a waiter that cannot reach the server backs off, and continues
+// once the server is back.
 func TestOutageBacksOff(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		nc, link := s.ConnectLink(nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
@@ -118,7 +121,8 @@ func TestOutageBacksOff(t *testing.T) {
 	})
 }
 
-// A connection that is closed before the first lock ends the acquire.
+// TestConnectionClosedBefore checks that an acquire fails if the connection is closed before the
+// first lock.
 func TestConnectionClosedBefore(t *testing.T) {
 	s := testutil.RunServer(t)
 	for range 10 {
@@ -134,8 +138,8 @@ func TestConnectionClosedBefore(t *testing.T) {
 	}
 }
 
-// outages are the effects of a server in trouble on a client's requests, and what the
-// error of a wait that gives up says about them.
+// outages are the ways in which a server in trouble affects a client's requests. The error of a
+// wait that gives up then contains says.
 var outages = []struct {
 	name, says string
 	begin      func(m *kit.Member, f *faults.Store)
@@ -175,8 +179,8 @@ var acquires = []struct {
 	}},
 }
 
-// If an outage makes a wait too long, its error says so: a service answers its callers
-// differently if another client holds the lock.
+// TestOutageIsNoBusyLock checks that the error reports an outage if that is why a wait took too
+// long. A service replies differently to its callers if another client holds the lock.
 func TestOutageIsNoBusyLock(t *testing.T) {
 	for _, outage := range outages {
 		for _, acquire := range acquires {
@@ -207,8 +211,9 @@ func TestOutageIsNoBusyLock(t *testing.T) {
 	}
 }
 
-// An outage that begins while a client waits counts from the client's next request. The
-// goroutines behind the waiter in its client rely on what the waiter has learned.
+// TestOutageOfAWaiter checks that an outage that begins while a client waits is noticed with the
+// client's next request. The goroutines behind the waiter in its client rely on what it has
+// learned.
 func TestOutageOfAWaiter(t *testing.T) {
 	for _, outage := range outages {
 		t.Run(outage.name, func(t *testing.T) {
@@ -229,7 +234,8 @@ func TestOutageOfAWaiter(t *testing.T) {
 				for _, err := range []error{first.Failed(t), kit.Receive(t, second, "the end of the second")} {
 					require.ErrorIs(t, err, natslock.ErrTimeout)
 					if outage.name == "full" || outage.name == "too large" {
-						// The client need not write: it reads that the lock is held.
+						// The client does not have to write, because a read shows that the lock is
+						// held.
 						require.NotErrorIs(t, err, natslock.ErrUnavailable)
 						continue
 					}
@@ -241,8 +247,8 @@ func TestOutageOfAWaiter(t *testing.T) {
 	}
 }
 
-// A lock that is held, or has a queue, is no outage: neither behind another client, nor
-// behind a goroutine of the same client, nor after an outage.
+// TestBusyLockIsNoOutage checks that a held lock or a queue is not reported as an outage, whether
+// the caller waits behind another client, behind a goroutine of its own client, or after an outage.
 func TestBusyLockIsNoOutage(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder, c := kit.Join(t, s), kit.Join(t, s)
@@ -273,20 +279,20 @@ func TestBusyLockIsNoOutage(t *testing.T) {
 	})
 }
 
-// What a client has learned while one goroutine waited says nothing about a later
-// goroutine's wait: the later wait's error reports the outage that it met.
+// TestOutageOfALaterWait checks that the error of a wait reports the outage that it met itself.
+// What the client learned while an earlier goroutine waited says nothing about it.
 func TestOutageOfALaterWait(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := kit.JoinFaulty(t, s)
 		holder := kit.QuietHolder(t, s)
 		first := c.Settle(t)
 		kit.Unlock(t, holder)
-		l := first.Granted(t) // the server has answered the first one
+		l := first.Granted(t) // the server has replied to the first goroutine
 		second := c.Begin(t, "l", natslock.MaxWait(2500*time.Millisecond))
 		synctest.Wait()
 		f.OnSend(func(int, kvstore.Write) faults.Fate { return faults.Drop })
 		f.FailReads(func(faults.ReadOp, string) error { return kvstore.ErrUnavailable })
-		time.Sleep(2 * time.Second) // what the client knows of others is old
+		time.Sleep(2 * time.Second) // what the client knows about others is now old
 		_ = l.Unlock(t.Context())
 		err := second.Failed(t)
 		require.ErrorIs(t, err, natslock.ErrTimeout)

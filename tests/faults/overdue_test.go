@@ -26,17 +26,16 @@ import (
 )
 
 const (
-	// overdueIn is how long after the end of a record's TTL its lock is granted at the
-	// latest, although the server does not remove the record.
+	// overdueIn limits how long after the end of a record's TTL its lock is granted if the server
+	// does not remove the record.
 	overdueIn = 500 * time.Millisecond
-	// overdueNot is how long after it the record is still left to its holder.
+	// overdueNot is how long after the end of its TTL a record is still left to its holder.
 	overdueNot = 300 * time.Millisecond
 )
 
-// overdueCases are the records that can be overdue, and the acquires that they keep out
-// until then.
+// overdueCases are the records that can be overdue and the acquires that they keep out until then.
 var overdueCases = map[string]struct {
-	dead, first func(c *natslock.Client) kit.Taking // first: a holder that the dead one waits for
+	dead, first func(c *natslock.Client) kit.Taking // first takes the lock that the dead one waits for
 	next        map[string]func(c *natslock.Client) kit.Taking
 }{
 	"holder": {kit.Mutex, nil, map[string]func(c *natslock.Client) kit.Taking{"lock": kit.Mutex, "try": kit.TryMutex}},
@@ -48,9 +47,8 @@ var overdueCases = map[string]struct {
 	"waiting reader": {kit.Reader, kit.Writer, map[string]func(c *natslock.Client) kit.Taking{"write": kit.Writer, "try write": kit.TryWriter}},
 }
 
-// A record that a server has forgotten to remove keeps other clients out only until its
-// TTL and a slack are over. It makes no difference whether they waited for it, come later,
-// or try once.
+// TestOverdue checks that a record that the server forgot to remove keeps other clients out only
+// for its TTL and a slack, whether they were already waiting, come later or try once.
 func TestOverdue(t *testing.T) {
 	const ttl = 6 * time.Second
 	for victim, tc := range overdueCases {
@@ -87,7 +85,7 @@ func TestOverdue(t *testing.T) {
 					defer cancel()
 					l, err := next(b.Client)(ctx, "l")
 					require.NoError(t, err)
-					if first == nil { // a dead waiter is passed earlier, when the lock has been idle
+					if first == nil { // a dead waiter is passed earlier, after the lock has been idle
 						require.GreaterOrEqual(t, time.Since(written), ttl+overdueNot)
 					}
 					require.LessOrEqual(t, time.Since(written), ttl+overdueIn)
@@ -101,8 +99,8 @@ func TestOverdue(t *testing.T) {
 	}
 }
 
-// Everything that a server has brought back from before its crash is free once its TTL is
-// over, for waiters that were there at the crash and for newcomers.
+// TestOverdueAfterCrash checks that everything that a server restored after a crash is free once
+// its TTL is over, both for clients that were already waiting and for newcomers.
 func TestOverdueAfterCrash(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 5 * time.Second
@@ -126,7 +124,7 @@ func TestOverdueAfterCrash(t *testing.T) {
 			m.Link.Heal()
 		}
 		var wg sync.WaitGroup
-		for _, w := range places { // they have queued again, in any order
+		for _, w := range places { // they have queued again, in no particular order
 			wg.Go(func() {
 				if <-w.Done; assert.NoError(t, w.Err) {
 					assert.NoError(t, w.Value.Unlock(context.Background()))
@@ -137,7 +135,8 @@ func TestOverdueAfterCrash(t *testing.T) {
 	})
 }
 
-// A live holder's record is not overdue, whatever its server has forgotten.
+// TestOverdueIsRenewed checks that a live holder's record is never overdue, no matter what its
+// server has forgotten.
 func TestOverdueIsRenewed(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := kit.Join(t, s, natslock.WithTTL(3*time.Second)), kit.Join(t, s, natslock.WithTTL(3*time.Second))
@@ -155,8 +154,9 @@ func TestOverdueIsRenewed(t *testing.T) {
 	})
 }
 
-// A notification can be forged, so its times prove nothing. A waiter that is notified of
-// an old holder's record does not claim the lock over the live record.
+// TestOverdueForged checks that a waiter does not claim the lock over a live record because a
+// notification shows an old record of the holder. Notifications can be forged, so their times prove
+// nothing.
 func TestOverdueForged(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := kit.JoinFaulty(t, s)
@@ -182,8 +182,8 @@ func TestOverdueForged(t *testing.T) {
 	})
 }
 
-// An overdue record is shown as such, and after a break of it there is nothing to wait
-// for.
+// TestOverdueBreak checks that an overdue record is shown as such, and that after breaking it there
+// is nothing to wait for.
 func TestOverdueBreak(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 4 * time.Second
@@ -204,8 +204,9 @@ func TestOverdueBreak(t *testing.T) {
 	})
 }
 
-// The broken record of a fixed lease lasts as long as the lease, even though the clock of
-// the server that reports the record's age to the operator may be ahead by the slack.
+// TestOverdueBreakOfFixedLease checks that the broken record of a fixed lease lasts as long as the
+// lease even if the server that reports the record's age to the operator has a clock that is ahead
+// by the slack.
 func TestOverdueBreakOfFixedLease(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 60 * time.Second
@@ -222,8 +223,9 @@ func TestOverdueBreakOfFixedLease(t *testing.T) {
 	})
 }
 
-// Forged notifications, however many, do not delay the read by which a waiter finds that a
-// dead holder's record is overdue, neither forged renewals nor old records.
+// TestOverdueBehindForgedRenewals checks that no flood of forged notifications, whether of renewals
+// or of old records, delays the read by which a waiter discovers that a dead holder's record is
+// overdue.
 func TestOverdueBehindForgedRenewals(t *testing.T) {
 	for name, age := range map[string]time.Duration{"new": 0, "old": time.Hour} {
 		t.Run(name, func(t *testing.T) {
@@ -251,8 +253,8 @@ func TestOverdueBehindForgedRenewals(t *testing.T) {
 	}
 }
 
-// Of all clients that claim an overdue record one gets it: the others meet that client's
-// record, which is not overdue.
+// TestOverdueRace checks that only one of several clients that claim an overdue record gets the
+// lock. The others find that client's record, which is not overdue.
 func TestOverdueRace(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 3 * time.Second
@@ -267,7 +269,7 @@ func TestOverdueRace(t *testing.T) {
 				for range 3 {
 					l, err := c.TryLock(t.Context(), "l")
 					for errors.Is(err, natslock.ErrLocked) {
-						time.Sleep(50 * time.Millisecond) // all at the same instant
+						time.Sleep(50 * time.Millisecond) // every client tries at the same instant
 						l, err = c.TryLock(t.Context(), "l")
 					}
 					if !assert.NoError(t, err) {
@@ -289,8 +291,8 @@ func TestOverdueRace(t *testing.T) {
 	})
 }
 
-// A one-shot acquire that cannot delete an overdue record, because the answer is lost,
-// does not report that the lock is held or queued for.
+// TestOverdueDeletionUnanswered checks that a one-shot acquire does not report the lock as held or
+// queued for if it cannot delete an overdue record because the reply is lost.
 func TestOverdueDeletionUnanswered(t *testing.T) {
 	deletesOverdue(t, faults.LoseAnswer, func(t *testing.T, err error) {
 		require.NotErrorIs(t, err, natslock.ErrLocked)
@@ -300,14 +302,14 @@ func TestOverdueDeletionUnanswered(t *testing.T) {
 	})
 }
 
-// If the deletion meets a write in flight, for example of another client that deletes the
-// same record, the acquire still gets the lock.
+// TestOverdueDeletionInFlight checks that the acquire still gets the lock if its deletion meets a
+// write in flight, for example another client's deletion of the same record.
 func TestOverdueDeletionInFlight(t *testing.T) {
 	deletesOverdue(t, faults.Refuse(kvstore.ErrInFlight), func(t *testing.T, err error) { require.NoError(t, err) })
 }
 
-// A waiter ends an overdue lock with a tombstone, and claims that. A deletion that is
-// refused for lack of room is tried again.
+// TestOverdueLockIsDeleted checks that a waiter replaces an overdue record with a tombstone and
+// claims the lock there. It retries a deletion that the server refuses because it has no room.
 func TestOverdueLockIsDeleted(t *testing.T) {
 	for name, tc := range map[string]struct {
 		dead, next func(*natslock.Client) kit.Taking
@@ -334,8 +336,8 @@ func TestOverdueLockIsDeleted(t *testing.T) {
 	}
 }
 
-// Only the leader can tell whether a record is overdue. Without its answer a one-shot
-// acquire neither gets the lock nor says that it is held.
+// TestOverdueUnasked checks that a one-shot acquire neither gets the lock nor reports it as held if
+// the leader, which alone can tell whether a record is overdue, does not reply.
 func TestOverdueUnasked(t *testing.T) {
 	permit := func(c *natslock.Client) kit.Taking { return semaphore.New(c, 1).Acquire }
 	for name, tc := range map[string]struct {
@@ -370,9 +372,8 @@ func TestOverdueUnasked(t *testing.T) {
 	}
 }
 
-// leaveOverdue makes a client die that asks for a lock, behind the first holder if there
-// is one. When it returns, that holder has unlocked, and the record of the dead client is
-// overdue.
+// leaveOverdue kills a client that asks for a lock, behind a first holder if first is not nil. When
+// it returns, that holder has unlocked and the dead client's record is overdue.
 func leaveOverdue(t *testing.T, s *testutil.Server, asks, first func(*natslock.Client) kit.Taking) {
 	t.Helper()
 	const ttl = 5 * time.Second
@@ -393,8 +394,8 @@ func leaveOverdue(t *testing.T, s *testutil.Server, asks, first func(*natslock.C
 	}
 }
 
-// deletesOverdue makes a one-shot acquire meet an overdue record, and gives its deletion
-// of that record a fate.
+// deletesOverdue has a one-shot acquire meet an overdue record and applies fate to its deletion of
+// that record.
 func deletesOverdue(t *testing.T, fate faults.Fate, outcome func(t *testing.T, err error)) {
 	t.Helper()
 	for victim, stage := range map[string]string{"holder": "lock delete", "reader": "read delete", "waiter": "wait delete", "writer": "rw delete"} {
@@ -420,7 +421,8 @@ func deletesOverdue(t *testing.T, fate faults.Fate, outcome func(t *testing.T, e
 	}
 }
 
-// The local clock only determines when to ask the server for its time.
+// TestOverdueWrongClock checks that the client's own clock decides only when to ask the server for
+// the time.
 func TestOverdueWrongClock(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder := kit.Join(t, s, natslock.WithTTL(5*time.Second))
@@ -438,13 +440,13 @@ func TestOverdueWrongClock(t *testing.T) {
 	})
 }
 
-// hasty is a store of a client whose clock is an hour ahead of the server's.
+// hasty is the store of a client whose clock is an hour ahead of the server's.
 type hasty struct{ kvstore.KV }
 
 func (h *hasty) Now() time.Time { return h.KV.Now().Add(time.Hour) }
 
-// A record that the client cannot parse belongs to an unknown holder, and is never
-// overdue.
+// TestOverdueUnreadable checks that a record that the client cannot parse belongs to an unknown
+// holder and is never overdue.
 func TestOverdueUnreadable(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)
@@ -463,19 +465,20 @@ func TestOverdueUnreadable(t *testing.T) {
 	})
 }
 
-// A reader has left only when the deletion of its record is acknowledged. If it renews
-// meanwhile, the server refuses the deletion, and the reader is still in.
+// TestOverdueReaderRenews checks that a reader counts as gone only when the deletion of its record
+// is acknowledged. If the reader renews in the meantime, the server refuses the deletion and the
+// reader keeps the lock.
 func TestOverdueReaderRenews(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 3 * time.Second
 		var f *faults.Store
 		reader := kit.Join(t, s, natslock.WithTTL(ttl))
-		// By its leader's clock, which is wrong, everybody is overdue.
+		// The writer's leader has a wrong clock, by which everyone is overdue.
 		writer := kit.Join(t, s, natslock.WithTTL(time.Minute), faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
 			f = faults.New(&aheadBy{kv, time.Hour}, 1)
 			return f
 		}))
-		f.OnSend(kit.At("read delete", faults.Delay(ttl/2))) // a renewal comes first
+		f.OnSend(kit.At("read delete", faults.Delay(ttl/2))) // so that a renewal comes first
 		l, err := rwlock.New(reader.Client).RLock(t.Context(), "l")
 		require.NoError(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), 4*ttl)
@@ -499,7 +502,8 @@ func (a *aheadBy) State(ctx context.Context, pattern string) (kvstore.State, err
 	return st, err
 }
 
-// Inspect shows a place as overdue if its server has forgotten to remove it.
+// TestOverduePlaceIsShown checks that Inspect shows a place as overdue if the server has forgotten
+// to remove it.
 func TestOverduePlaceIsShown(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, dead := kit.Join(t, s, natslock.WithTTL(time.Minute)), kit.Join(t, s)
@@ -519,8 +523,8 @@ func TestOverduePlaceIsShown(t *testing.T) {
 	})
 }
 
-// An operator removes all overdue records, up to a given number. It leaves live records
-// alone, and the next grants have higher tokens.
+// TestRemoveOverdue checks that an operator can remove overdue records, up to a given number,
+// without touching live ones, and that later grants have higher tokens.
 func TestRemoveOverdue(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 4 * time.Second
@@ -566,8 +570,8 @@ func TestRemoveOverdue(t *testing.T) {
 	})
 }
 
-// A holder that renews while an operator removes its record keeps it, even if the clock
-// reported to the operator is an hour ahead.
+// TestRemoveOverdueRenewed checks that a holder that renews while an operator removes its record
+// keeps it, even if the clock reported to the operator is an hour ahead.
 func TestRemoveOverdueRenewed(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder := kit.Join(t, s, natslock.WithTTL(5*time.Second))
@@ -591,8 +595,8 @@ func TestRemoveOverdueRenewed(t *testing.T) {
 	})
 }
 
-// Readers that try a lock at the same time, and meet the overdue place of a writer, all
-// get in, although the server accepts only one deletion of that place.
+// TestOverduePlaceDeletedByOther checks that readers that try a lock simultaneously and meet a
+// writer's overdue place all get in, although the server accepts only one deletion of that place.
 func TestOverduePlaceDeletedByOther(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 6 * time.Second
@@ -605,7 +609,7 @@ func TestOverduePlaceDeletedByOther(t *testing.T) {
 		time.Sleep(time.Second)
 		kit.RestartWithoutTTLs(t, s)
 		var readers []*kit.Member
-		var deletions sync.WaitGroup // each reader waits for the others' before its own
+		var deletions sync.WaitGroup // makes each reader wait for the others before its own deletion
 		for range 3 {
 			c, f := kit.JoinFaulty(t, s)
 			readers = append(readers, c)
@@ -619,7 +623,7 @@ func TestOverduePlaceDeletedByOther(t *testing.T) {
 			})
 		}
 		time.Sleep(2 * ttl)
-		kit.Unlock(t, writer) // a tombstone, so that the readers read the queue
+		kit.Unlock(t, writer) // leaves a tombstone, so that the readers read the queue
 		var wg sync.WaitGroup
 		for _, c := range readers {
 			wg.Go(func() {

@@ -22,8 +22,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// revocable is a store whose user loses the permission to write: the server then does not
-// answer, and reports that on the connection.
+// revocable is the store of a user who loses the permission to write. The server then does not
+// reply, but reports the violation on the connection.
 type revocable struct {
 	kvstore.KV
 	revoked atomic.Bool
@@ -36,9 +36,9 @@ func (r *revocable) Denied(key string) error {
 	return fmt.Errorf("%w: Permissions Violation for Publish to %q", kvstore.ErrPermission, "$KV.natslock."+key)
 }
 
-// A refused renewal is reported with the reason, whatever that is: immediately in the log,
-// to the observer and by Healthy, and in the cause of the loss. When the server accepts
-// renewals again, the lock is as before.
+// TestRefusedRenewal checks that the reason for a refused renewal, whatever it is, is reported
+// immediately in the log, to the observer and by Healthy, and again as the cause if the lock is
+// lost. Once the server accepts renewals again, the lock continues as before.
 func TestRefusedRenewal(t *testing.T) {
 	refuse := func(code jetstream.ErrorCode, text string) func(kvstore.Write) faults.Fate {
 		return func(w kvstore.Write) faults.Fate { return faults.Refuse(kit.Refusal(w, code, text)) }
@@ -108,7 +108,8 @@ func TestRefusedRenewal(t *testing.T) {
 	}
 }
 
-// An outage is not a refusal: it ends by itself, and the early warning covers it.
+// TestOutageIsNoRefusedRenewal checks that an outage is not reported as a refusal. It ends by
+// itself, and the early warning covers it.
 func TestOutageIsNoRefusedRenewal(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		var log kit.Log
@@ -130,7 +131,8 @@ func TestOutageIsNoRefusedRenewal(t *testing.T) {
 	})
 }
 
-// A user may lose its permission while it holds a lock: the server then answers no renewal.
+// TestRevokedPermission has a user lose its permission while it holds a lock, so that the server
+// answers no renewal.
 func TestRevokedPermission(t *testing.T) {
 	var options *server.Options
 	user := func(p *server.Permissions) []*server.User {
@@ -151,7 +153,8 @@ func TestRevokedPermission(t *testing.T) {
 	}, testutil.WithConfig(func(o *server.Options) { o.Users, options = user(nil), o }))
 }
 
-// A lock whose renewals have outgrown the message limit is lost with that reason.
+// TestLostTooLarge checks that a lock is lost with that reason if its renewals have outgrown the
+// message limit.
 func TestLostTooLarge(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := kit.JoinFaulty(t, s)

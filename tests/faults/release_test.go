@@ -19,9 +19,9 @@ import (
 
 func overReplicas(kv kvstore.KV) kvstore.KV { return replicated{kv} }
 
-// For a moment after a partition, two servers accept a write: the deposed leader refuses
-// it and the current leader applies it. The release of a lock held to the end is not a
-// loss, whatever the refusal says, and however long the deposed leader goes on.
+// TestReleaseBetweenTwoLeaders checks a release just after a partition, when a deposed leader
+// refuses the deletion that the current leader applies. Releasing a lock that was held to the end
+// is not a loss, whatever the refusal says and however long the deposed leader keeps replying.
 func TestReleaseBetweenTwoLeaders(t *testing.T) {
 	refusals := map[string]func(w kvstore.Write) error{
 		"in flight": func(kvstore.Write) error { return kvstore.ErrInFlight },
@@ -36,8 +36,8 @@ func TestReleaseBetweenTwoLeaders(t *testing.T) {
 	}
 }
 
-// betweenTwoLeaders releases a lock, which the next client takes or does not take before
-// the deposed leader falls silent.
+// betweenTwoLeaders releases a lock. If taken is set, the next client takes it before the deposed
+// leader falls silent.
 func betweenTwoLeaders(t *testing.T, name string, refusal func(kvstore.Write) error, taken bool) {
 	t.Run(name, func(t *testing.T) {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -48,7 +48,7 @@ func betweenTwoLeaders(t *testing.T, name string, refusal func(kvstore.Write) er
 			applied := false
 			var next *natslock.Lock
 			begun := time.Now()
-			deposed := func() bool { return time.Since(begun) < 1500*time.Millisecond } // longer than a tombstone
+			deposed := func() bool { return time.Since(begun) < 1500*time.Millisecond } // longer than the TTL of a tombstone
 			f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 				if !applied {
 					applied = true
@@ -80,9 +80,9 @@ func betweenTwoLeaders(t *testing.T, name string, refusal func(kvstore.Write) er
 	})
 }
 
-// A deposed leader may show a record from before the lock. That does not mean that
-// another client has taken the lock since. The release goes on until the client's own
-// record is deleted.
+// TestReleaseShownAnOldRecord checks that a release continues until the client's own record is
+// deleted. A deposed leader may show a record from before the lock, which does not mean that
+// another client has taken the lock since.
 func TestReleaseShownAnOldRecord(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		stale := &staleReads{}
@@ -108,8 +108,8 @@ func TestReleaseShownAnOldRecord(t *testing.T) {
 	})
 }
 
-// staleReads is a store of a bucket with replicas, where a lagging replica answers the
-// next read of a key.
+// staleReads is the store of a replicated bucket in which a lagging replica answers the next read
+// of a key.
 type staleReads struct {
 	kvstore.KV
 	mu   sync.Mutex
@@ -140,8 +140,8 @@ func (s *staleReads) Get(ctx context.Context, key string, min uint64) (kvstore.R
 	return s.KV.Get(ctx, key, min)
 }
 
-// If its record is no longer there, releasing a lock reports a loss, on one server and on
-// replicas: another client may have held the lock meanwhile.
+// TestUnlockOfGone checks that Unlock reports a loss if the lock's record no longer exists, on one
+// server and on replicas, because another client may have held the lock in the meantime.
 func TestUnlockOfGone(t *testing.T) {
 	for name, over := range map[string]func(kvstore.KV) kvstore.KV{
 		"one server": func(kv kvstore.KV) kvstore.KV { return kv },
@@ -151,7 +151,7 @@ func TestUnlockOfGone(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				a, _ := kit.FaultyOver(t, s.Connect(), 1, over, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 				r := kit.NewRaw(t, s.Connect())
-				for _, stays := range []time.Duration{0, 2 * time.Second} { // its tombstone ends after 1 s
+				for _, stays := range []time.Duration{0, 2 * time.Second} { // the tombstone expires after 1 s
 					l, err := a.Lock(t.Context(), "x")
 					require.NoError(t, err)
 					_, err = kit.OpenStore(t, s.Connect()).Delete(t.Context(), "lock.x", record.TokenRevision(l.Token()))

@@ -17,8 +17,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// A renewal does not rewrite a record that is no longer there: a refusal that
-// names no revision means the loss.
+// TestGoneIsNotWrittenAgain checks that a renewal does not rewrite a record that no longer exists.
+// A refusal without a revision means that the lock is lost.
 func TestGoneIsNotWrittenAgain(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, _ := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(30*time.Second), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
@@ -38,8 +38,8 @@ func TestGoneIsNotWrittenAgain(t *testing.T) {
 	})
 }
 
-// A release that the server does not receive in time continues after its caller
-// has returned.
+// TestReleaseGoesOn checks that a release that the server does not receive in time continues after
+// its caller has returned.
 func TestReleaseGoesOn(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, fa := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(time.Minute), natslock.WithTuning(natslock.Tuning{ReleaseTimeout: 2 * time.Second}))
@@ -54,8 +54,9 @@ func TestReleaseGoesOn(t *testing.T) {
 	})
 }
 
-// If the answer to a renewal is lost, the next renewal is refused and finds it.
-// The found renewal counts from its own sending.
+// TestFoundRenewalCountsFromItsOwnSending checks that if the reply to a renewal is lost, the next
+// one is refused and discovers it. The validity counts from the sending of the renewal that was
+// found.
 func TestFoundRenewalCountsFromItsOwnSending(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, fa := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
@@ -81,8 +82,8 @@ func TestFoundRenewalCountsFromItsOwnSending(t *testing.T) {
 	})
 }
 
-// The record of a renewal whose answer was lost is broken. The broken record looks
-// like that renewal, but is the end of the lease.
+// TestBreakOfUnseenRenewal breaks the record of a renewal whose reply was lost. The broken record
+// looks like that renewal, but must end the lease.
 func TestBreakOfUnseenRenewal(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, fa := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
@@ -108,15 +109,15 @@ func TestBreakOfUnseenRenewal(t *testing.T) {
 	})
 }
 
-// Renewals of a client that are due at about the same time are sent together, a
-// little early, and stay apart from the others. The first one, at the start of a
-// watch, is not among them.
+// TestRenewalsGoTogether checks that renewals of a client that are due at about the same time are
+// sent together, a little early, and separately from the others. The first renewal, at the start of
+// a watch, is exempt.
 func TestRenewalsGoTogether(t *testing.T) {
 	for ttl, span := range map[time.Duration]time.Duration{15 * time.Second: 100 * time.Millisecond, time.Second: 11 * time.Millisecond} {
 		t.Run(ttl.String(), func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				a, f := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(ttl), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
-				sent := map[string][]time.Time{} // and the instant each was taken
+				sent := map[string][]time.Time{} // starting with the time when the lock was taken
 				var times []time.Time
 				f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 					sent[w.Key] = append(sent[w.Key], time.Now())

@@ -23,16 +23,16 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// The answers of a replica that is catching up.
+// The requests that a replica answers while it is catching up.
 const (
-	caughtUp int32 = iota // nothing: another server does
+	caughtUp int32 = iota // none: another server answers
 	infos                 // stream infos
-	readsToo              // stream infos, and reads of keys
+	readsToo              // stream infos and reads of keys
 )
 
-// replicaOf shows a client the bucket of srv as one of three replicas. A replica that is
-// catching up answers as catchUp says. It has no record, although its last revision is the
-// newest, and it does not lead. leader is the one that it names.
+// replicaOf shows a client the bucket of srv as one of three replicas. A replica that is catching
+// up answers the requests that catchUp selects. It has no records, although its last revision is
+// the latest. It does not lead, but names leader.
 func replicaOf(t *testing.T, srv *testutil.Server, leader string, catchUp *atomic.Int32) jetstream.JetStream {
 	t.Helper()
 	return proxy.JetStream(t, srv, func(nc *nats.Conn, m *nats.Msg) bool {
@@ -46,7 +46,7 @@ func replicaOf(t *testing.T, srv *testutil.Server, leader string, catchUp *atomi
 	})
 }
 
-// asReplica turns a stream info into that of one of three replicas.
+// asReplica turns a stream info into one from one of three replicas.
 func asReplica(info map[string]any, leader string, catchesUp bool) {
 	cluster := map[string]any{"name": "C", "leader": "n1", "leader_since": time.Now().UTC(), "replicas": []map[string]any{{"name": "n2"}, {"name": "n3"}}}
 	if catchesUp {
@@ -60,8 +60,8 @@ func asReplica(info map[string]any, leader string, catchesUp bool) {
 	info["cluster"] = cluster
 }
 
-// TestReplicaThatCatchesUp asks a replica that is catching up for locks that are held. No
-// answer denies them, whether or not the replica names a leader: real servers do both.
+// TestReplicaThatCatchesUp asks a replica that is catching up about locks that are held. No reply
+// may deny them, whether or not the replica names a leader, because real servers do both.
 func TestReplicaThatCatchesUp(t *testing.T) {
 	for name, leader := range map[string]string{"leaderless": "", "elected meanwhile": "n1"} {
 		t.Run(name, func(t *testing.T) {
@@ -117,8 +117,8 @@ func TestReplicaThatCatchesUp(t *testing.T) {
 	}
 }
 
-// unnamed omits the records of readers and slots from each list whose keys the leader does
-// not name, like a replica that is catching up while another one leads.
+// unnamed omits the records of readers and slots from every list whose keys the leader did not
+// name, as a replica does that is catching up while another one leads.
 type unnamed struct{ kvstore.KV }
 
 func (unnamed) Alone() bool { return false }
@@ -131,8 +131,8 @@ func (u unnamed) List(ctx context.Context, pattern string, min uint64, opts ...k
 	return l, err
 }
 
-// TestViewsAreNamed: if a replica that is catching up lacks a reader's record, the leader
-// decides.
+// TestViewsAreNamed checks that the views rely on the leader if a replica that is catching up lacks
+// a reader's record.
 func TestViewsAreNamed(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		ctx := t.Context()

@@ -19,8 +19,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// A client that knows that its bucket is unfit grants nothing, warns its holders, and says
-// so. That ends when the bucket is fit again.
+// TestUnfitRefuses checks that a client that knows its bucket to be unfit grants nothing, warns its
+// holders and reports why, until the bucket is fit again.
 func TestUnfitRefuses(t *testing.T) {
 	for setting, change := range map[string]func(*jetstream.StreamConfig){
 		"discard": func(c *jetstream.StreamConfig) { c.MaxBytes, c.Discard = 1<<20, jetstream.DiscardOld },
@@ -36,7 +36,7 @@ func TestUnfitRefuses(t *testing.T) {
 			fit := r.Stream().CachedInfo().Config
 			warned := make(chan *natslock.Lock, 1)
 			held := kit.Must(t, a.Lock, "held", natslock.TTL(time.Minute), natslock.EarlyWarning(time.Second, func(l *natslock.Lock) { warned <- l }))
-			time.Sleep(2 * time.Second) // its subscription begins
+			time.Sleep(2 * time.Second) // long enough for its subscription to begin
 			queued := b.Await(t, "held")
 			queuedHere := a.Begin(t, "held")
 			time.Sleep(time.Second)
@@ -59,7 +59,7 @@ func TestUnfitRefuses(t *testing.T) {
 			require.ErrorIs(t, b.Events.Wait(t, admin.EventGaveUp, "held").Cause, kvstore.ErrBucketConfig)
 
 			tap := kit.NewTap(t, s.Connect(), ">")
-			time.Sleep(2 * time.Second) // the places are gone
+			time.Sleep(2 * time.Second) // by now the places have been deleted
 			tap.Take(t, a.NC, b.NC)
 			for _, c := range []*kit.Member{a, b} {
 				require.ErrorIs(t, c.Healthy(), kvstore.ErrBucketConfig)
@@ -71,7 +71,7 @@ func TestUnfitRefuses(t *testing.T) {
 			}
 			require.Empty(t, tap.Take(t, a.NC, b.NC))
 			kit.WantHeld(t, held)
-			kit.Unlock(t, held) // frees the lock all the same
+			kit.Unlock(t, held) // still frees the lock
 
 			_, err := r.JS.UpdateStream(t.Context(), fit)
 			require.NoError(t, err)
@@ -85,8 +85,8 @@ func TestUnfitRefuses(t *testing.T) {
 	}
 }
 
-// A bucket that acknowledges nothing is unfit, and no request of an acquire is worth
-// waiting for its answer.
+// TestUnfitEndsRequests checks that an acquire does not wait for the reply to any of its requests
+// once it is known that the bucket acknowledges nothing, and therefore is unfit.
 func TestUnfitEndsRequests(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder := kit.Join(t, s)
@@ -106,8 +106,8 @@ func TestUnfitEndsRequests(t *testing.T) {
 		}
 		ends := make(chan end, 10)
 		for i, w := range []wait{
-			lock, // the first
-			lock, // one behind it
+			lock, // first in the queue
+			lock, // behind the first
 			func(ctx context.Context, c *natslock.Client) error {
 				_, err := rwlock.New(c).Lock(ctx, "rw")
 				return err
@@ -119,7 +119,7 @@ func TestUnfitEndsRequests(t *testing.T) {
 		} {
 			c, f := kit.JoinFaulty(t, s)
 			f.FailReads(func(op faults.ReadOp, _ string) error {
-				if op == faults.ReadState { // a writer that drains waits for its answer
+				if op == faults.ReadState { // a writer waits for this reply while readers drain
 					return faults.Hang
 				}
 				return nil
@@ -148,13 +148,13 @@ func TestUnfitEndsRequests(t *testing.T) {
 		for range clients {
 			e := kit.Receive(t, ends, "the end of an acquire")
 			require.ErrorIs(t, e.err, kvstore.ErrBucketConfig, e.i)
-			require.LessOrEqual(t, e.at.Sub(known[e.i]), 100*time.Millisecond, e.i) // for its place
+			require.LessOrEqual(t, e.at.Sub(known[e.i]), 100*time.Millisecond, e.i) // time to delete its place
 		}
 	})
 }
 
-// A claim ends once the client knows that the bucket is unfit. A later answer grants
-// nothing, and its record is deleted.
+// TestUnfitClaimUnderWay checks that a claim ends once the client knows that the bucket is unfit. A
+// later acknowledgement grants nothing, and the record is deleted.
 func TestUnfitClaimUnderWay(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, faulty := kit.JoinFaulty(t, s)
@@ -178,13 +178,13 @@ func TestUnfitClaimUnderWay(t *testing.T) {
 		kit.Eventually(t, "it is noticed", func() bool { return errors.Is(c.Healthy(), kvstore.ErrBucketConfig) })
 		noticed := time.Now()
 		require.ErrorIs(t, kit.Receive(t, claimed, "the end of the claim"), kvstore.ErrBucketConfig)
-		require.LessOrEqual(t, time.Since(noticed), 100*time.Millisecond) // for its record
+		require.LessOrEqual(t, time.Since(noticed), 100*time.Millisecond) // time to delete its record
 		time.Sleep(time.Second)
 		require.Empty(t, r.Live(">"))
 	})
 }
 
-// sender is a store whose Send returns once a claim has its answer and wait has returned.
+// sender is a store whose Send returns only after the claim has its reply and wait has returned.
 type sender struct {
 	kvstore.KV
 	wait func()
@@ -201,8 +201,8 @@ func (s *sender) Send(w kvstore.Write, answer func(kvstore.Answer)) (forget func
 	return forget, err
 }
 
-// An answer that arrives before the client knows that the bucket is unfit grants nothing
-// either, if it is judged after that.
+// TestUnfitAfterTheAnswer checks that a reply that arrived before the client knew that the bucket
+// is unfit grants nothing if it is evaluated only afterwards.
 func TestUnfitAfterTheAnswer(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		answered, known := make(chan struct{}), make(chan struct{})

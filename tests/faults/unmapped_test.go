@@ -18,11 +18,11 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// nobody answers a write to a subject that no stream takes.
+// nobody is the fate of a write to a subject that no stream accepts.
 var nobody = faults.Refuse(fmt.Errorf("%w: %w", kvstore.ErrUnavailable, kvstore.ErrNoStream))
 
-// TestUnmappedName: a name that the account does not import is a missing permission. The stream's
-// leader answers, but no stream takes the write.
+// TestUnmappedName checks that a name the account does not import is reported as a missing
+// permission. The stream's leader replies, but no stream accepts the write.
 func TestUnmappedName(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := kit.JoinFaulty(t, s)
@@ -45,7 +45,7 @@ func TestUnmappedName(t *testing.T) {
 			"lock": c.Lock, "lock once": c.TryLock, "write": rw.Lock, "write once": rw.TryLock, "read": rw.RLock,
 			"permit": sem.Acquire, "permit once": sem.TryAcquire,
 		} {
-			kind, _, _ := strings.Cut(what, " ") // a client uses a name for one kind of lock
+			kind, _, _ := strings.Cut(what, " ") // a client may use a name for only one kind of lock
 			if kind == "read" {
 				kind = "write"
 			}
@@ -58,7 +58,7 @@ func TestUnmappedName(t *testing.T) {
 			require.ErrorContains(t, err, "Use a name that both cover", what)
 			require.NotContains(t, err.Error(), "\n", what)
 			require.Less(t, time.Since(begun), 4*time.Second, what)
-			if kind != "permit" { // whose slots are read, too
+			if kind != "permit" { // an acquire of a permit also reads the slots
 				require.LessOrEqual(t, asked.Load(), int32(6), what)
 			}
 		}
@@ -68,8 +68,9 @@ func TestUnmappedName(t *testing.T) {
 	})
 }
 
-// TestUnmappedForAMoment: the servers learn later than the leader itself who leads. That is not a
-// missing permission. Neither is a stream without a leader, whose state no server can tell.
+// TestUnmappedForAMoment checks that a write without a stream is not always a missing permission.
+// After an election the servers learn of the new leader later than the leader itself does, and a
+// stream without a leader has no state that a server could report.
 func TestUnmappedForAMoment(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := kit.JoinFaulty(t, s)
