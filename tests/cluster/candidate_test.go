@@ -15,23 +15,23 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// candidateOrder is the task of a candidate: to run for the election until its standard
-// input ends. With each line on that, it resigns.
+// candidateOrder tells a candidate to run for the election until its standard input ends, and to
+// resign whenever it reads a line.
 type candidateOrder struct {
 	URL  string
 	TTL  time.Duration
 	Name string
 }
 
-// termReport is a candidate's report on a term, at its beginning and at its end.
+// termReport is a candidate's report at the beginning or the end of a term.
 type termReport struct {
 	Name  string
 	Token uint64
 	Begin time.Time
-	// Checked is the last time that the candidate knew itself the leader: it asks all the
-	// time. It is zero at the beginning of a term.
+	// Checked is when the candidate last found itself to be the leader. It checks continuously. It
+	// is zero at the beginning of a term.
 	Checked time.Time
-	Cause   string // of the end
+	Cause   string // set at the end of a term
 }
 
 func beCandidate(text []byte) error {
@@ -73,7 +73,7 @@ func beCandidate(text []byte) error {
 			at := time.Now()
 			token, ok := e.IsLeader()
 			if !ok || token != t.Token() {
-				<-ctx.Done() // the context ends too
+				<-ctx.Done() // the context must end, too
 				r.Cause = fmt.Sprint(context.Cause(ctx))
 				return nil
 			}

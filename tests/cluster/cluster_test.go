@@ -25,12 +25,12 @@ import (
 
 var r3 = natslock.WithReplicas(3)
 
-// patient lets a release outlast an election. By default Unlock says after 5 s that
-// it is not confirmed.
+// patient lets a release outlast an election. By default Unlock reports after 5 s that it has not
+// been confirmed.
 var patient = natslock.WithTuning(natslock.Tuning{ReleaseTimeout: kit.Patience})
 
-// runCluster starts three servers. The tests of clusters run beside each other:
-// most of what they do is waiting for elections.
+// runCluster starts three servers. Tests with clusters run in parallel, because they spend most of
+// their time waiting for elections.
 func runCluster(t *testing.T) *testutil.Cluster {
 	t.Helper()
 	if testing.Short() {
@@ -40,9 +40,8 @@ func runCluster(t *testing.T) *testutil.Cluster {
 	return testutil.RunCluster(t, 3)
 }
 
-// TestRollingRestart restarts all three servers, one after the other, while clients
-// contend for mutexes and for a reader-writer lock. No update is lost, and no lease
-// of the default TTL.
+// TestRollingRestart restarts all three servers one after another while clients contend for mutexes
+// and a reader-writer lock. No update and no lease with the default TTL may be lost.
 func TestRollingRestart(t *testing.T) {
 	tier.Proof(t)
 	cl := runCluster(t)
@@ -79,8 +78,8 @@ func nothingLeft(t *testing.T, nc *nats.Conn) {
 	})
 }
 
-// TestSuccessorStopped stops one follower, which changes nothing, and then the
-// leadership while only two are left.
+// TestSuccessorStopped kills a follower, which must not change anything, and then has the leader
+// step down while only two servers are left.
 func TestSuccessorStopped(t *testing.T) {
 	tier.Proof(t)
 	cl := runCluster(t)
@@ -109,17 +108,17 @@ func TestSuccessorStopped(t *testing.T) {
 	nothingLeft(t, cl.Connect())
 }
 
-// TestLeaderPartitioned cuts the stream's leader off from the other servers, not from
-// its clients. It goes on answering: its answers about the locks are stale, and it takes
-// publishes that come to nothing. Its holders lose their locks in time, clients that ask
-// there are granted nothing, and on the other side the locks go on.
+// TestLeaderPartitioned cuts the stream's leader off from the other servers but not from its
+// clients. The old leader keeps replying, with stale records, and accepts publishes that come to
+// nothing. Its holders must lose their locks in time and its clients must be granted nothing, while
+// the locks work as usual on the other side.
 func TestLeaderPartitioned(t *testing.T) {
 	tier.Proof(t)
-	const ttl = 10 * time.Second // an election may take 9 s: the next holder waits for the lease, not for that
+	const ttl = 10 * time.Second // an election may take 9 s, but the next holder waits only for the lease
 	cl := runCluster(t)
 	kit.NewClient(t, cl.Connect(), r3)
-	// Every 10 s, from its election on, a leader checks whether it has lost its followers
-	// 10 s before. A new leader therefore goes on for almost 20 s.
+	// Every 10 s from its election on, a leader checks whether it lost its followers at least 10 s
+	// ago. A new leader therefore carries on for almost 20 s.
 	cl.StepDown(t, kit.StreamName)
 	leader := cl.WaitStreamLeader(t, kit.StreamName)
 	old := cl.Index(leader)
@@ -137,15 +136,14 @@ func TestLeaderPartitioned(t *testing.T) {
 		held = append(held, l)
 		waits = append(waits, await(t, outside, w.against()))
 	}
-	// A client releases it on the other side when this side is cut off.
+	// A client on the other side releases this lock once this side is cut off.
 	gone := which{Name: "gone", Kind: admin.KindMutex}
 	lg := mustTake(t, long, gone)
 	ref.Granted(gone.Kind, gone.Mode, lg)
 	cl.Isolate(old)
 	cut := time.Now()
 
-	// The old leader still believes to lead. It accepts the claim, and never acknowledges
-	// it.
+	// The old leader still believes it leads, so it accepts the claim but never acknowledges it.
 	claim := make(chan error, 1)
 	fresh := which{Name: "fresh", Kind: admin.KindMutex}
 	go func() {
@@ -157,7 +155,7 @@ func TestLeaderPartitioned(t *testing.T) {
 	require.ErrorIs(t, kit.Receive(t, claim, "the claim"), natslock.ErrTimeout)
 	require.Same(t, leader, cl.StreamLeader(kit.StreamName), "it still believes to lead")
 
-	// Its answers are stale as soon as the other side has gone on.
+	// Its replies become stale as soon as the other side makes progress.
 	kit.Eventually(t, "another leader takes writes", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 		defer cancel()
@@ -209,11 +207,11 @@ func TestLeaderPartitioned(t *testing.T) {
 	ref.Check(t)
 }
 
-// TestPublishComesBack leaves the stream's leader without its followers for some
-// seconds, so that it accepts publishes which it does not acknowledge. When the followers
-// are back it still leads, and stores the publishes when their senders have given up. A
-// client that is still there deletes its record, or adopts it if it still waits. The
-// record of a client that has gone keeps others out for its TTL. No record lets two in.
+// TestPublishComesBack separates the stream's leader from its followers for some seconds, so that
+// it accepts publishes without acknowledging them. If it still leads when the followers return, it
+// stores the publishes after their senders have given up. A client that is still alive deletes its
+// record, or adopts it if it is still waiting. The record of a client that is gone keeps others out
+// for its TTL. No record may let two clients in.
 func TestPublishComesBack(t *testing.T) {
 	tier.Proof(t)
 	const ttl = 4 * time.Second
@@ -221,9 +219,9 @@ func TestPublishComesBack(t *testing.T) {
 	opts := func(owner string) []natslock.Option {
 		lease := ttl
 		if owner == "there" {
-			lease = 10 * kit.Patience // nobody has to wait for it
+			lease = 10 * kit.Patience // nobody has to wait for this lease
 		}
-		// A release waits for the election that may come behind the cut.
+		// A release waits for the election that may follow the cut.
 		return []natslock.Option{r3, natslock.WithTTL(lease), natslock.WithOwner(owner), patient}
 	}
 	alive := kit.NewClient(t, cl.Connect(), opts("alive")...)
@@ -231,8 +229,8 @@ func TestPublishComesBack(t *testing.T) {
 	ref := history.NewRecorder()
 	owners := []string{"there", "crashed", "waits"}
 
-	// The followers may have elected one of themselves before they are back. Then the
-	// publishes come to nothing, and the test cuts the followers off once more.
+	// The followers may elect a leader of their own before they return. The publishes then come to
+	// nothing, and the test cuts the followers off once more.
 	back := map[string]int{}
 	for round := 0; round < 5 && (back["there"] == 0 || back["crashed"] == 0 || back["waits"] == 0); round++ {
 		old := cl.Index(cl.WaitStreamLeader(t, kit.StreamName))
@@ -294,7 +292,7 @@ func TestPublishComesBack(t *testing.T) {
 				back[owner] += wire.from(owner, key)
 			}
 		}
-		for _, l := range adopted { // or granted by a later attempt: by now it may be lost again
+		for _, l := range adopted { // a later attempt may have been granted instead, and may be lost again by now
 			if err := l.Extend(t.Context(), 0); err != nil {
 				require.ErrorIs(t, err, natslock.ErrLost)
 			}

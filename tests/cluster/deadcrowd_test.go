@@ -23,12 +23,13 @@ import (
 
 var deadRounds = flag.Int("dead-rounds", 8, "how many rounds TestDeadWithTheirHolder has for each number of waiters")
 
-// leases are the ends of the leases of mutexes, and how long a mutex was free after one that nobody released.
+// leases records when the leases of mutexes end, and how long a mutex was free after a lease that
+// nobody released.
 type leases struct {
 	mu    sync.Mutex
 	ends  map[string]time.Time
 	freed map[string]time.Duration
-	works bool // it has had an event
+	works bool // an event has arrived
 }
 
 func watchLeases(t testing.TB, store *kvstore.Store) *leases {
@@ -39,7 +40,7 @@ func watchLeases(t testing.TB, store *kvstore.Store) *leases {
 		defer x.mu.Unlock()
 		x.works = true
 		switch end, known := x.ends[ev.Record.Key]; {
-		case ev.Kind == kvstore.Deleted && ev.Record.Time.After(end): // a waiter has deleted the overdue record
+		case ev.Kind == kvstore.Deleted && ev.Record.Time.After(end): // a waiter deleted the overdue record
 		case ev.Kind == kvstore.Deleted:
 			delete(x.ends, ev.Record.Key)
 		case ev.Kind == kvstore.Put:
@@ -66,14 +67,14 @@ func (x *leases) free(key string) time.Duration {
 	return x.freed[key]
 }
 
-// TestDeadWithTheirHolder kills a holder and all that wait behind it at once: their connections end, without a word to the
-// server. Behind them waits a client that lives. It gets the lock one pause after the lease has ended, however many places
-// of the dead stand before its own.
+// TestDeadWithTheirHolder kills a holder together with all waiters but the last: their connections
+// end without a word to the server. The last waiter must get the lock one pause after the end of
+// the lease, however many places of the dead are ahead of its own.
 func TestDeadWithTheirHolder(t *testing.T) {
 	tier.Proof(t)
 	const (
 		ttl    = 8 * time.Second
-		places = 12 * time.Second // TTL of those that wait: their places outlast the lease and the pause
+		places = 12 * time.Second // the waiters' TTL, with which their places outlast the lease and the pause
 		pause  = 1500 * time.Millisecond
 		slack  = 500 * time.Millisecond
 	)
@@ -89,7 +90,7 @@ func TestDeadWithTheirHolder(t *testing.T) {
 		kit.NewClient(t, on.connect(), on.opts...) // creates the bucket
 		seen := watchLeases(t, kit.OpenStore(t, on.connect()))
 		warm := kit.NewClient(t, on.connect(), on.opts...)
-		kit.Eventually(t, "an event", func() bool { // the subscription is in place
+		kit.Eventually(t, "an event", func() bool { // until the subscription is in place
 			kit.Unlock(t, kit.Must(t, warm.Lock, "warm"))
 			return seen.any()
 		})
@@ -98,7 +99,7 @@ func TestDeadWithTheirHolder(t *testing.T) {
 				late := machine.Lateness(t)
 				var mu sync.Mutex
 				var free []time.Duration
-				beside := make(chan struct{}, 8) // rounds at a time
+				beside := make(chan struct{}, 8) // limits the concurrent rounds
 				var rounds sync.WaitGroup
 				for i := range *deadRounds {
 					beside <- struct{}{}
@@ -132,7 +133,7 @@ func TestDeadWithTheirHolder(t *testing.T) {
 							nc.Close()
 						}
 						<-got.Done
-						runtime.KeepAlive(held) // a handle that is dropped ends the lease otherwise
+						runtime.KeepAlive(held) // a dropped handle would end the lease
 						if got.Err != nil {
 							t.Error(got.Err)
 							return

@@ -21,11 +21,10 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// turns are the grants of a mutex, by the clock of the server, and for how long it was free
-// before each.
+// turns records the grants of a mutex by the server's clock, and how long it was free before each.
 type turns struct {
 	mu    sync.Mutex
-	freed time.Time // zero while it is held
+	freed time.Time // zero while the mutex is held
 	all   []turn
 }
 
@@ -53,7 +52,7 @@ func tapTurns(t testing.TB, store *kvstore.Store, key string) *turns {
 	return x
 }
 
-// since are the turns that began in a span.
+// since returns the turns that began between begin and end.
 func (x *turns) since(begin, end time.Time) (some []turn) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -65,26 +64,26 @@ func (x *turns) since(begin, end time.Time) (some []turn) {
 	return some
 }
 
-// TestDeadFirstKilled kills processes that are the first in the queue of a mutex on three
-// servers, while processes behind them contend for it. The lock is given out of turn once for
-// each, and goes from hand to hand then as before, though the places of the dead would last
-// for seconds more. Behind two that have died lately, the next may learn of the free lock by
-// its timer only (docs/protocol, out of turn): so the first pause may be longer there.
+// TestDeadFirstKilled kills the processes at the head of a mutex's queue on three servers while the
+// processes behind them contend for it. The lock must be granted out of turn once for each dead
+// process and then pass from hand to hand as before, even though the places of the dead would last
+// for seconds longer. Behind two that have just died, the next waiter may learn of the free lock
+// only from its timer (docs/protocol, out of turn), so the first pause may then be longer.
 func TestDeadFirstKilled(t *testing.T) {
 	tier.Proof(t)
 	const (
-		ttl   = 15 * time.Second // of a place too
+		ttl   = 15 * time.Second // also that of a place
 		live  = 3
 		span  = 5 * time.Second
-		pause = 1500 * time.Millisecond // natslock: TestDeadFirst
-		// Nobody goes out of turn before 1.2 s. A hand-over takes some milliseconds.
+		pause = 1500 * time.Millisecond // as in TestDeadFirst of package queue
+		// Nobody takes the lock out of turn before 1.2 s, and a hand-over takes a few milliseconds.
 		least = time.Second
-		// The servers, the two processes that meet and this one share a machine.
+		// The servers, the two processes involved and this one share a machine.
 		slack = 500 * time.Millisecond
-		// A waiter reads each third of its place's TTL, and up to a thirtieth later.
+		// A waiter reads at every third of its place's TTL, or up to a thirtieth later.
 		timer = ttl/3 + ttl/30
 	)
-	cl := testutil.RunCluster(t, 3) // not beside other tests: it measures
+	cl := testutil.RunCluster(t, 3) // not in parallel with other tests, because it measures time
 	first, second := kit.NewClient(t, cl.Connect(), r3), kit.NewClient(t, cl.Connect(), r3, natslock.WithOwner("second"))
 	mutex := which{Name: "l", Kind: admin.KindMutex}
 	seen := tapTurns(t, kit.OpenStore(t, cl.Connect()), mutex.key())
@@ -105,12 +104,12 @@ func TestDeadFirstKilled(t *testing.T) {
 
 	for _, x := range []struct {
 		dead int
-		ago  time.Duration // when they died before the lock is free
-		late time.Duration // by how much the first pause may be longer
+		ago  time.Duration // how long before the lock is free they die
+		late time.Duration // how much longer the first pause may be
 	}{
 		{dead: 1},
 		{dead: 5, late: timer},
-		{dead: 5, ago: 6 * time.Second}, // longer than a renewal takes
+		{dead: 5, ago: 6 * time.Second}, // longer than the renewal interval
 	} {
 		passed := t.Run(fmt.Sprint(x.dead, " ", x.ago), func(t *testing.T) {
 			from := time.Now()
@@ -120,7 +119,7 @@ func TestDeadFirstKilled(t *testing.T) {
 			time.Sleep(span)
 			before := len(seen.since(begun, begun.Add(span)))
 
-			// Those that die queue behind the second client, and all others behind them.
+			// Those that will die queue behind the second client, and all others behind them.
 			others := slices.Repeat([]string{"live"}, live)
 			waits := func(owners []string) {
 				kit.Eventually(t, fmt.Sprint(owners, " wait"), func() bool { return slices.Equal(queue(), owners) })
@@ -171,7 +170,7 @@ func TestDeadFirstKilled(t *testing.T) {
 			}
 		})
 		if !passed {
-			return // the lock may be held
+			return // the lock may still be held
 		}
 	}
 }

@@ -28,7 +28,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// candidates are processes that run for an election, and their reports.
+// candidates are the processes that run for an election, with their reports.
 type candidates struct {
 	t       *testing.T
 	s       *testutil.Server
@@ -36,10 +36,10 @@ type candidates struct {
 	running map[string]*process
 	proxies map[string]*proxy
 	n       int
-	kept    []termReport // that the test has not asked for yet
+	kept    []termReport // reports that the test has not asked for yet
 }
 
-// add starts another candidate, and returns when it campaigns.
+// add starts another candidate and returns once it campaigns.
 func (c *candidates) add() {
 	c.t.Helper()
 	name := fmt.Sprint("candidate ", c.n)
@@ -58,7 +58,7 @@ func (c *candidates) add() {
 	c.next(name+" campaigns", func(r termReport) bool { return r.Name == name && r.Token == 0 })
 }
 
-// proxy is the way of a process to the server. It can be cut.
+// proxy connects a process to the server. The connection can be cut.
 type proxy struct {
 	listener net.Listener
 	mu       sync.Mutex
@@ -97,7 +97,7 @@ func newProxy(t *testing.T, server string) *proxy {
 	return w
 }
 
-// cut closes the connections, and all that come until repair is called.
+// cut closes all connections, including new ones until repair is called.
 func (w *proxy) cut() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -114,19 +114,19 @@ func (w *proxy) repair() {
 	w.isCut = false
 }
 
-// begins returns the next term that begins.
+// begins returns the report of the next term that begins.
 func (c *candidates) begins() termReport {
 	c.t.Helper()
 	return c.next("a term", func(r termReport) bool { return r.Token != 0 && r.Cause == "" })
 }
 
-// ends returns the end of a term.
+// ends returns the report of the end of the term with this token.
 func (c *candidates) ends(token uint64) termReport {
 	c.t.Helper()
 	return c.next("the end of a term", func(r termReport) bool { return r.Token == token && r.Cause != "" })
 }
 
-// next returns the first report that fits, and keeps those before it.
+// next returns the first report that fits and keeps the others for later.
 func (c *candidates) next(what string, fits func(termReport) bool) termReport {
 	c.t.Helper()
 	for i := 0; ; i++ {
@@ -140,9 +140,9 @@ func (c *candidates) next(what string, fits func(termReport) bool) termReport {
 	}
 }
 
-// TestElectionProcesses has three processes run for an election. The leader is killed,
-// stopped for longer than its lease, cut off, deposed by hand, and resigns. One leads at a
-// time by its own clock, another candidate follows in time, and an observer knows.
+// TestElectionProcesses has three processes run for an election. Leaders are killed, stopped for
+// longer than their lease, cut off, deposed by hand, or resign. By their own clocks only one may
+// lead at a time, another candidate must take over in time, and an observer must learn of it.
 func TestElectionProcesses(t *testing.T) {
 	tier.Proof(t)
 	s := testutil.RunServer(t)
@@ -160,7 +160,7 @@ func TestElectionProcesses(t *testing.T) {
 	var stopped *process
 	for _, end := range []string{"killed", "resigned", "stopped", "resigned", "deleted", "cut off", "killed", "stopped"} {
 		leader := c.running[now.Name]
-		time.Sleep(processTTL / 2) // in the midst of its term
+		time.Sleep(processTTL / 2) // in the middle of its term
 		begun, limit := time.Now(), processTTL+500*time.Millisecond
 		switch end {
 		case "killed":
@@ -183,7 +183,7 @@ func TestElectionProcesses(t *testing.T) {
 		}
 		next := c.begins()
 		took := next.Begin.Sub(begun)
-		limit += 3 * late() // the server, the candidate and this test may each be held up once
+		limit += 3 * late() // the server, the candidate and this test may each be delayed once
 		t.Logf("%s is %s, and %s leads %v later, of %v", now.Name, end, next.Name, took, limit)
 		require.LessOrEqual(t, took, limit)
 		require.NotEqual(t, now.Name, next.Name)
@@ -199,7 +199,7 @@ func TestElectionProcesses(t *testing.T) {
 		} else {
 			over := c.ends(now.Token)
 			t.Logf("%s led until %v before that: %s", over.Name, next.Begin.Sub(over.Checked), over.Cause)
-			if end != "deleted" { // by hand, while it leads
+			if end != "deleted" { // an operator deletes the record while it leads
 				require.True(t, over.Checked.Before(next.Begin), "%v and %v", over, next)
 			}
 		}
@@ -210,7 +210,7 @@ func TestElectionProcesses(t *testing.T) {
 	}
 }
 
-// follow has one observer follow an election until the test ends.
+// follow has an observer follow an election until the test ends.
 func follow(t *testing.T, e *election.Election) <-chan election.Leader {
 	ctx, cancel := context.WithCancel(context.Background())
 	seen := make(chan election.Leader, 1000)
@@ -227,7 +227,7 @@ func follow(t *testing.T, e *election.Election) <-chan election.Leader {
 	return seen
 }
 
-// knows returns when the observer has seen the leader, as it has to in five seconds.
+// knows returns once the observer has seen the leader, which must happen within five seconds.
 func knows(t *testing.T, seen <-chan election.Leader, leader termReport) {
 	t.Helper()
 	late := time.NewTimer(5 * time.Second)
@@ -246,9 +246,9 @@ func knows(t *testing.T, seen <-chan election.Leader, leader termReport) {
 	}
 }
 
-// TestElectionCluster has candidates and observers on three servers. The leader of the
-// stream steps down and is killed, while candidates resign. One candidate leads at a time,
-// tokens rise, and the observers know.
+// TestElectionCluster has candidates and observers on three servers. The stream's leader steps down
+// and is killed while candidates resign. Only one candidate may lead at a time, tokens must rise,
+// and the observers must learn of each leader.
 func TestElectionCluster(t *testing.T) {
 	tier.Proof(t)
 	cl := runCluster(t)
@@ -283,7 +283,7 @@ func TestElectionCluster(t *testing.T) {
 			})
 		})
 	}
-	// leads returns the number of terms when the candidates and observers agree on the last.
+	// leads returns the number of terms once the candidates and observers agree on the last one.
 	leads := func(what string) (n int) {
 		t.Helper()
 		kit.Eventually(t, what, func() bool {

@@ -16,9 +16,9 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// TestFullCluster: on three servers, clients that take locks as fast as they can fill the
-// bucket, and end no lease: they leave the room that renewals need, and take locks again
-// when there is more.
+// TestFullCluster checks that clients on three servers that take locks as fast as they can may fill
+// the bucket but end no lease. They leave the room that renewals need, and take locks again once
+// there is more.
 func TestFullCluster(t *testing.T) {
 	tier.Proof(t)
 	cl := runCluster(t)

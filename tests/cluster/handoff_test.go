@@ -10,9 +10,9 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// A process takes a lock, hands it over and is killed. Another process adopts the lock with
-// the text of the handle and the same token, and a third process is refused. When the
-// second process is killed too, its TTL frees the lock.
+// TestHandoffAcrossProcesses has a process take a lock, hand it over and die. Another process
+// adopts the lock with the handle's text and the same token, and a third is refused. When the
+// second process is killed as well, the TTL frees the lock.
 func TestHandoffAcrossProcesses(t *testing.T) {
 	st := newStage(t)
 	var from, to, late delivery

@@ -17,8 +17,8 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// load is clients that contend for a few locks of both kinds. In turn they raise counters
-// that only the locks protect.
+// load has clients contend for a few locks of both kinds and take turns incrementing counters that
+// only the locks protect.
 type load struct {
 	t    *testing.T
 	ref  *history.Recorder
@@ -82,7 +82,7 @@ func (ld *load) work(ctx context.Context, c *natslock.Client, rng *rand.Rand) {
 	}
 }
 
-// total is how often the counters were raised.
+// total returns how often the counters have been incremented.
 func (ld *load) total() (n int) {
 	ld.mu.Lock()
 	defer ld.mu.Unlock()
@@ -92,14 +92,14 @@ func (ld *load) total() (n int) {
 	return n
 }
 
-// more waits until the counters were raised n times more.
+// more waits until the counters have been incremented n more times.
 func (ld *load) more(n int) {
 	ld.t.Helper()
 	n += ld.total()
 	kit.Eventually(ld.t, "the clients are at work", func() bool { return ld.total() >= n })
 }
 
-// stop ends the load, when there is something to judge, and judges it.
+// stop ends the load once there is enough to judge, and judges it.
 func (ld *load) stop() {
 	ld.t.Helper()
 	kit.Eventually(ld.t, "readers have met", func() bool {

@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	kit.Main(m)
 }
 
-// which is one lock, and how it is held.
+// which is a lock and the way to hold it.
 type which struct {
 	Name string
 	Kind admin.Kind
@@ -67,7 +67,7 @@ func (w which) String() string {
 	return "write " + w.Name
 }
 
-// key matches the key of a holder that has the lock this way.
+// key returns a pattern for the key of a holder that has the lock this way.
 func (w which) key() string {
 	switch {
 	case w.Kind == admin.KindMutex:
@@ -78,15 +78,15 @@ func (w which) key() string {
 	return "rw." + w.Name
 }
 
-// oneOfEach is every way to hold a lock, each with a name of its own.
+// oneOfEach contains every way to hold a lock, each under its own name.
 var oneOfEach = []which{
 	{Name: "m", Kind: admin.KindMutex},
 	{Name: "w", Kind: admin.KindRW},
 	{Name: "r", Kind: admin.KindRW, Mode: admin.Shared},
 }
 
-// against is how another client asks for the lock that w holds: as a writer where there
-// are readers.
+// against returns how another client asks for the lock that w holds: as a writer if there are
+// readers.
 func (w which) against() which {
 	w.Mode = admin.Exclusive
 	return w
@@ -106,7 +106,7 @@ func begin(t testing.TB, c *natslock.Client, w which) *kit.Waiting {
 	return kit.Begin(t, func(ctx context.Context) (*natslock.Lock, error) { return w.take(ctx, c) })
 }
 
-// await queues for a lock and returns when it has its place.
+// await queues for a lock and returns once it has a place.
 func await(t testing.TB, c *natslock.Client, w which) *kit.Waiting {
 	t.Helper()
 	before := c.Stats().Waiting
@@ -118,14 +118,14 @@ func await(t testing.TB, c *natslock.Client, w which) *kit.Waiting {
 		if w.Kind == admin.KindMutex || w.Mode == admin.Shared {
 			return false
 		}
-		// A writer behind readers only has its gate.
+		// A writer behind readers has only its gate.
 		info, err := admin.New(c).Inspect(context.Background(), admin.KindRW, w.Name)
 		return err == nil && info.Holder != nil && len(info.Readers) > 0
 	})
 	return got
 }
 
-// stored is the record under the only key that matches the pattern.
+// stored returns the record under the only key that matches the pattern.
 func stored(t testing.TB, store *kvstore.Store, pattern string) kvstore.Record {
 	t.Helper()
 	l, err := store.List(context.Background(), pattern, 0)
@@ -134,8 +134,8 @@ func stored(t testing.TB, store *kvstore.Store, pattern string) kvstore.Record {
 	return l.Records[0]
 }
 
-// wire keeps the records written under the locks' own keys, as the server's notifications
-// have them.
+// wire keeps the records written under the locks' own keys, as received in the server's
+// notifications.
 type wire struct {
 	mu      sync.Mutex
 	records map[string][]kvstore.Record
@@ -153,12 +153,12 @@ func tap(t testing.TB, store *kvstore.Store) *wire {
 	})
 	require.NoError(t, err)
 	t.Cleanup(watch.Stop)
-	_, err = store.State(context.Background(), "") // its answer proves the subscription
+	_, err = store.State(context.Background(), "") // the reply proves the subscription
 	require.NoError(t, err)
 	return w
 }
 
-// lastBefore is the last record under key with a revision below the given one.
+// lastBefore returns the last record under key with a revision below the given one.
 func (w *wire) lastBefore(key string, revision uint64) (last kvstore.Record) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -170,7 +170,7 @@ func (w *wire) lastBefore(key string, revision uint64) (last kvstore.Record) {
 	return last
 }
 
-// from are the records seen under key that were written by an owner of this name.
+// from counts the records under keys with this prefix that the named owner wrote.
 func (w *wire) from(owner, key string) (n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -187,8 +187,8 @@ func (w *wire) from(owner, key string) (n int) {
 	return n
 }
 
-// resource is the resource that the locks protect. It remembers the greatest token that has
-// come and refuses smaller ones, in one conditional write.
+// resource is what the locks protect. It remembers the highest token seen and refuses lower ones,
+// in a single conditional write.
 type resource struct{ kv jetstream.KeyValue }
 
 var errStale = errors.New("the resource has seen a greater token")
@@ -200,8 +200,8 @@ func makeResource(t testing.TB, nc *nats.Conn) resource {
 	return resource{kv}
 }
 
-// write returns the revision written, or errStale. It returns another error when another
-// process was writing or the server was not there.
+// write returns the revision written, or errStale. It returns another error if another process was
+// writing or the server was unavailable.
 func (r resource) write(ctx context.Context, key string, token uint64) (uint64, error) {
 	e, err := r.kv.Get(ctx, key)
 	if errors.Is(err, jetstream.ErrKeyNotFound) {

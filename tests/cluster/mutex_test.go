@@ -23,8 +23,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// TestClusterGivenUp is TestGivenUpIsGone on three servers, where replicas lag: in 4 of 300
-// rounds a TryLock met the place of a call that had returned.
+// TestClusterGivenUp is TestGivenUpIsGone on three servers, where replicas lag. It guards against a
+// bug by which, in 4 of 300 rounds, TryLock ran into the place of a call that had already returned.
 func TestClusterGivenUp(t *testing.T) {
 	tier.Proof(t)
 	cl := testutil.RunCluster(t, 3)
@@ -64,8 +64,8 @@ func TestClusterGivenUp(t *testing.T) {
 	}
 }
 
-// A bucket gets two more replicas under clients that contend: a TryLock after an Unlock is
-// never refused by a replica that lags.
+// TestReplicasAddedOnCluster adds two replicas to a bucket while clients contend. A replica that
+// lags must never cause a TryLock after an Unlock to be refused.
 func TestReplicasAddedOnCluster(t *testing.T) {
 	tier.Proof(t)
 	cluster := testutil.RunCluster(t, 3)
@@ -79,19 +79,19 @@ func TestReplicasAddedOnCluster(t *testing.T) {
 		case 200:
 			r.Reconfigure(func(c *jetstream.StreamConfig) { c.Replicas = 3 })
 		case 300:
-			time.Sleep(3 * time.Second) // they have joined
+			time.Sleep(3 * time.Second) // by now they have joined
 		}
 		kit.Unlock(t, kit.Must(t, clients[i%3].Lock, "l"))
 		l, err := clients[(i+1)%3].TryLock(t.Context(), "l")
 		require.NotErrorIsf(t, err, natslock.ErrLocked, "%d", i)
-		if err == nil { // else the leader is moving
+		if err == nil { // otherwise the leader is moving
 			kit.Unlock(t, l)
 		}
 	}
 }
 
-// TestClusterStepDowns hammers a few names on three replicas while the stream's
-// leader steps down again and again: no update is lost, no lease either.
+// TestClusterStepDowns has clients contend for a few names on three replicas while the stream's
+// leader steps down repeatedly. No update and no lease may be lost.
 func TestClusterStepDowns(t *testing.T) {
 	tier.Proof(t)
 	cl := testutil.RunCluster(t, 3)
@@ -117,7 +117,7 @@ func TestClusterStepDowns(t *testing.T) {
 					return
 				}
 				ref.Granted(admin.KindMutex, admin.Exclusive, l)
-				counters[n%names]++ // unguarded but by the lock
+				counters[n%names]++ // guarded only by the lock
 				assert.NoError(t, l.Err())
 				err = l.Unlock(context.Background())
 				mu.Lock()
@@ -127,7 +127,7 @@ func TestClusterStepDowns(t *testing.T) {
 			}
 		})
 	}
-	// A busy machine grants less between two step-downs: then it takes longer.
+	// A busy machine manages fewer grants between two step-downs, so the test takes longer there.
 	grants := func() int { return ref.History().Counts()["grants"] }
 	downs := 0
 	for begun := time.Now(); time.Since(begun) < 8*time.Second || grants() <= 30 && time.Since(begun) < time.Minute; downs++ {
@@ -140,7 +140,7 @@ func TestClusterStepDowns(t *testing.T) {
 	require.Equal(t, done, counters, "an update was lost")
 	require.NoError(t, kept.Err())
 	require.NoError(t, kept.Unlock(t.Context()))
-	// Places in the queue are given up in the background, and replicas lag.
+	// Places in the queue are deleted in the background, and replicas lag.
 	nc := cl.Connect()
 	require.Eventually(t, func() bool { return len(kit.KeysLeft(t, nc)) == 0 }, 20*time.Second, 100*time.Millisecond)
 	require.Greater(t, downs, 3)
@@ -148,8 +148,8 @@ func TestClusterStepDowns(t *testing.T) {
 	require.Greater(t, grants(), 30, "not vacuous")
 }
 
-// TestClusterLeaderKilled kills the server that leads the stream. At the default
-// TTL nothing is lost; the waiter gets in when the holder releases.
+// TestClusterLeaderKilled kills the server that leads the stream. At the default TTL nothing may be
+// lost, and the waiter gets in only when the holder releases the lock.
 func TestClusterLeaderKilled(t *testing.T) {
 	tier.Proof(t)
 	cl := testutil.RunCluster(t, 3)
@@ -184,8 +184,9 @@ func TestClusterLeaderKilled(t *testing.T) {
 	require.NoError(t, lb.Unlock(t.Context()))
 }
 
-// TestClusterFIFO queues 12 clients, on each of three servers, on three replicas. The
-// goroutines of one client may share a place for as long as a notification takes.
+// TestClusterFIFO checks that 12 clients, spread over three servers with three replicas, get the
+// lock in queue order. Each is a client of its own, because goroutines of one client may share a
+// place.
 func TestClusterFIFO(t *testing.T) {
 	tier.Proof(t)
 	cl := testutil.RunCluster(t, 3)
@@ -219,9 +220,9 @@ func TestClusterFIFO(t *testing.T) {
 	require.Equal(t, waiters, next)
 }
 
-// On three replicas a lock travels from client to client, each on a server of its own. The
-// replica that answers an adopter may lag: the adopter finds the hand-over all the same,
-// and the second one the adoption.
+// TestClusterHandoff passes a lock from client to client on three replicas, each client on a
+// different server. The replica that answers an adopter may lag, but the adopter must still find
+// the hand-over, and a second adopter the adoption.
 func TestClusterHandoff(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a cluster takes seconds; -short was given")
@@ -247,10 +248,9 @@ func TestClusterHandoff(t *testing.T) {
 	kit.Unlock(t, l)
 }
 
-// A client does not repeat requests that its permissions leave out: the
-// server refuses them without an answer, so that each one costs a hand-over tens of
-// milliseconds. How long hand-overs take is in the log only, it depends on the
-// machine.
+// TestLeastPrivilegeHandOver checks that a client does not repeat requests that its permissions
+// exclude. The server refuses them without a reply, so each would delay a hand-over by tens of
+// milliseconds. How long hand-overs take depends on the machine and is only logged.
 func TestLeastPrivilegeHandOver(t *testing.T) {
 	tier.Proof(t)
 	least, err := admin.Permissions(admin.Access{OwnOnly: true})
@@ -281,11 +281,11 @@ func TestLeastPrivilegeHandOver(t *testing.T) {
 		kit.Unlock(t, l)
 		slices.Sort(took)
 		t.Logf("user %s: median %v, 90%% within %v, %d refusals", user, took[n/2], took[n*9/10], refused.Load())
-		// Those under way when the first one is refused are refused too.
+		// Requests already under way when the first one is refused are refused as well.
 		require.Less(t, refused.Load(), int32(n))
 
-		// Of locks without a tombstone in their queue the messages can be counted. A replica
-		// that lags costs more of them, but not each time.
+		// The messages can be counted for locks whose queues have no tombstones. A lagging replica
+		// adds to them, but not every time.
 		var sent []uint64
 		for i := range 20 {
 			l := kit.Must(t, clients[0].Lock, fmt.Sprint("fresh", i))

@@ -12,8 +12,8 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// TestOrderOverElection kills the stream's leader while a hundred clients of the other servers wait for a lock. They keep
-// their places, and are served in the order in which they had queued.
+// TestOrderOverElection kills the stream's leader while a hundred clients of the other servers wait
+// for a lock. They must keep their places and be served in the order in which they queued.
 func TestOrderOverElection(t *testing.T) {
 	tier.Proof(t)
 	const clients = 100

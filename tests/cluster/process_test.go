@@ -27,7 +27,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// process is the test binary in a role.
+// process is the test binary running in a role.
 type process struct {
 	t    testing.TB
 	cmd  *exec.Cmd
@@ -36,7 +36,7 @@ type process struct {
 	once sync.Once
 }
 
-// start starts a process that is killed with the test if it is still there.
+// start starts a process that is killed at the end of the test if it is still running.
 func start(t testing.TB, role string, order any) *process {
 	t.Helper()
 	text, err := json.Marshal(order)
@@ -44,8 +44,8 @@ func start(t testing.TB, role string, order any) *process {
 	p := &process{t: t, cmd: exec.Command(os.Args[0])}
 	p.cmd.Env = append(os.Environ(), roleVar+"="+role, orderVar+"="+string(text))
 	p.cmd.Stderr = os.Stderr
-	// A group of its own: should this process die, the kernel wakes and ends the
-	// processes that it has left stopped.
+	// Give it a process group of its own. If the test process dies, the kernel then wakes and ends
+	// any processes that it left stopped.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	p.in, err = p.cmd.StdinPipe()
 	require.NoError(t, err)
@@ -57,7 +57,7 @@ func start(t testing.TB, role string, order any) *process {
 	return p
 }
 
-// read reads the next message of the process.
+// read decodes the next message of the process into v.
 func (p *process) read(v any) {
 	p.t.Helper()
 	type line struct {
@@ -79,7 +79,7 @@ func (p *process) signal(sig syscall.Signal) {
 	require.NoError(p.t, p.cmd.Process.Signal(sig))
 }
 
-// kill is SIGKILL, and waits until the process is gone.
+// kill sends SIGKILL and waits until the process has exited.
 func (p *process) kill() {
 	p.once.Do(func() {
 		_ = p.cmd.Process.Kill()
@@ -87,7 +87,7 @@ func (p *process) kill() {
 	})
 }
 
-// stage is a server with a client, the resource, and a bucket whose records the test reads.
+// stage is a server with a client, a protected resource, and a view of the records in the bucket.
 type stage struct {
 	s     *testutil.Server
 	c     *natslock.Client
@@ -114,9 +114,9 @@ func (st *stage) startHolder(t *testing.T, locks []which) *process {
 	return start(t, "holder", holderOrder{URL: st.s.URL(), TTL: processTTL, Locks: locks})
 }
 
-// TestHolderKilled kills processes that hold a mutex, write and read. Each waiter
-// gets in when the lease is over, at most half a second later, not before,
-// and with a higher token.
+// TestHolderKilled kills processes that hold a mutex, a write lock and a read lock. Each waiter
+// must get in at the end of the lease or at most half a second later, never earlier, and with a
+// higher token.
 func TestHolderKilled(t *testing.T) {
 	tier.Proof(t)
 	st := newStage(t)
@@ -124,8 +124,8 @@ func TestHolderKilled(t *testing.T) {
 	var n int
 	p.read(&n)
 	require.Equal(t, len(oneOfEach), n)
-	// Another process is to die as a writer that still waits for a reader. It holds
-	// only its gate.
+	// Let another process die as a writer that still waits for a reader, and so holds only its
+	// gate.
 	gate := which{Name: "g", Kind: admin.KindRW}
 	mine := mustTake(t, st.c, which{Name: "g", Kind: admin.KindRW, Mode: admin.Shared})
 	q := st.startHolder(t, []which{gate})
@@ -168,11 +168,11 @@ func TestHolderKilled(t *testing.T) {
 		require.Greater(t, l.Token(), h.token)
 		before := record.TokenRevision(l.Token())
 		if h.Mode == admin.Shared {
-			before = math.MaxUint64 // the token is the gate's, which stood while the reader still renewed
+			before = math.MaxUint64 // the token is that of the gate, which was written while the reader was still renewing
 		}
 		last := st.wire.lastBefore(h.key, before)
 		waited := h.next.At.Sub(last.Time)
-		// The server, the waiter and this test may each be held up once.
+		// The server, the waiter and this test may each be delayed once.
 		limit := processTTL + 500*time.Millisecond + 3*late()
 		t.Logf("%v: in %v after the last renewal, of %v", h, waited, limit)
 		require.GreaterOrEqual(t, waited, processTTL, "%v", h)
@@ -181,11 +181,11 @@ func TestHolderKilled(t *testing.T) {
 	}
 }
 
-// TestHolderStopped stops processes that hold a mutex, write and read, for longer
-// than their leases, and lets them go on. Others are in by then. A worker that checks its
-// lock finds it lost before it can write under it. The resource refuses the writes of a
-// worker that does not check. No write of the process brings the lock back, even where no
-// other client has taken it.
+// TestHolderStopped stops processes that hold a mutex, a write lock and a read lock for longer than
+// their leases and then continues them. By then others hold the locks. A worker that checks its
+// lock must find it lost before it writes, and the resource must refuse the writes of a worker that
+// does not check. No write of the process may bring a lock back, not even one that nobody else has
+// taken.
 func TestHolderStopped(t *testing.T) {
 	tier.Proof(t)
 	st := newStage(t)
@@ -229,7 +229,8 @@ func TestHolderStopped(t *testing.T) {
 	}
 	for h := range taken {
 		h.got = h.next.Granted(t)
-		// The next holder is at work. The earlier one may have been stopped while it wrote.
+		// The next holder is at work. Its predecessor may have been stopped in the middle of a
+		// write.
 		kit.Eventually(t, "the next holder writes", func() (done bool) {
 			var err error
 			h.wrote, err = st.work.write(t.Context(), h.Name, h.got.Token())
@@ -244,8 +245,7 @@ func TestHolderStopped(t *testing.T) {
 	for _, p := range ps {
 		p.signal(syscall.SIGCONT)
 	}
-	// Long enough for all late messages to arrive, and for all locks to be renewed or
-	// not.
+	// Allow enough time for all late messages to arrive and for any lock to be renewed.
 	time.Sleep(processTTL / 2)
 	for i, p := range ps {
 		_, err := io.WriteString(p.in, "report\n")

@@ -19,10 +19,9 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// TestForgottenTTLs stops a server and kills it soon after its start. nats-server
-// 2.15 then has locks back that were released, and has forgotten their TTLs: it
-// never removes them. They keep clients that try and clients that wait out until their TTL
-// is over, and no longer.
+// TestForgottenTTLs stops a server and kills it soon after it starts again. nats-server 2.15 then
+// restores locks that were released but forgets their TTLs, so it never removes them. They must
+// keep clients that try and clients that wait out only until their TTLs are over.
 func TestForgottenTTLs(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -55,7 +54,7 @@ func TestForgottenTTLs(t *testing.T) {
 		state, err := store.State(t.Context(), ">")
 		return err == nil && len(state.Keys) < names/10
 	})
-	time.Sleep(200 * time.Millisecond) // likewise
+	time.Sleep(200 * time.Millisecond) // again lets the server write its state
 	s.crash()
 	nc := s.connect()
 	b := kit.NewClient(t, nc, natslock.WithTTL(ttl))
@@ -63,7 +62,7 @@ func TestForgottenTTLs(t *testing.T) {
 	require.NoError(t, err)
 	t.Logf("%d of %d locks are back, %v after their last record", len(l.Records), names, time.Since(written))
 
-	// Bounded by a busy machine's share in it. On an idle one it is half a second.
+	// The limit allows for a busy machine. An idle one needs half a second.
 	ctx, cancel := context.WithDeadline(t.Context(), written.Add(ttl+5*time.Second))
 	defer cancel()
 	waited := make([]time.Duration, names)

@@ -19,10 +19,10 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// The roles of the processes that the tests start. They write their reports as lines of
-// JSON, and end with their standard input.
+// The following are the roles of the processes that the tests start. Each process writes its
+// reports as lines of JSON and exits when its standard input ends.
 
-// holderOrder is the task of a holder.
+// holderOrder tells a holder which locks to take.
 type holderOrder struct {
 	URL   string
 	TTL   time.Duration
@@ -34,24 +34,24 @@ type report struct {
 	Which which
 	Token uint64
 
-	// Checked is the last time that the lock said it was held, to a worker that
-	// asks before every write.
+	// Checked is when the lock last reported itself held to a worker that checks before every
+	// write.
 	Checked time.Time
-	// Accepted is when a worker that never asks began its last write that the resource
-	// accepted. Refused is how many of its writes the resource refused as stale.
+	// Accepted is when a worker that never checks began its last accepted write. Refused is how
+	// many of its writes the resource refused as stale.
 	Accepted time.Time
 	Refused  int
-	// DoneAt is when the context ended. LostAt is when the state first was not Held, by a
-	// goroutine that polls it all the time.
+	// DoneAt is when the context ended. LostAt is when a goroutine that polls the state
+	// continuously first found the lock not held.
 	DoneAt, LostAt time.Time
 	Cause          string
-	Revived        bool // held again after it had not been
-	// Extend and Unlock are the errors of these in the end.
+	Revived        bool // held again after it was lost
+	// Extend and Unlock are the final errors of these methods.
 	Extend, Unlock string
 }
 
-// beHolder takes the locks, and says so when it works under all of them. It reports for
-// each line on its standard input.
+// beHolder takes the locks and announces when it is working under all of them. It reports whenever
+// it reads a line from its standard input.
 func beHolder(text []byte) error {
 	var o holderOrder
 	if err := json.Unmarshal(text, &o); err != nil {
@@ -130,7 +130,7 @@ func (s *shift) atWork() bool {
 	return !s.Checked.IsZero() && !s.Accepted.IsZero()
 }
 
-// careful asks before every write. It cannot take back a write that it has begun.
+// careful checks the lock before every write, but cannot take back a write that it has begun.
 func (s *shift) careful() {
 	for {
 		at := time.Now()
@@ -143,7 +143,7 @@ func (s *shift) careful() {
 	}
 }
 
-// careless goes on writing, even when the lock is lost.
+// careless keeps writing even after the lock is lost.
 func (s *shift) careless() {
 	for {
 		at := time.Now()
@@ -189,23 +189,22 @@ func (s *shift) end() report {
 	return s.report
 }
 
-// courierOrder has a courier adopt a lock. Without a handle it takes the lock and hands it
-// over.
+// courierOrder has a courier adopt a lock or, without a handle, take the lock and hand it over.
 type courierOrder struct {
 	URL, Name string
 	TTL       time.Duration
 	Handle    *natslock.Handle
 }
 
-// delivery is the report of a courier.
+// delivery is a courier's report.
 type delivery struct {
 	Handle *natslock.Handle
 	Token  uint64
 	Err    string
 }
 
-// beCourier takes a lock and hands it over, or adopts one, and reports that. At the end of
-// its standard input it unlocks a lock that it holds.
+// beCourier takes a lock and hands it over, or adopts one, and reports the result. When its
+// standard input ends, it unlocks the lock if it still holds it.
 func beCourier(text []byte) error {
 	var o courierOrder
 	if err := json.Unmarshal(text, &o); err != nil {
@@ -245,8 +244,8 @@ func beCourier(text []byte) error {
 	return err
 }
 
-// contenderOrder is the task of a contender: to hold a mutex for a moment, again and again,
-// until its standard input ends.
+// contenderOrder tells a contender to hold a mutex for a moment, over and over, until its standard
+// input ends.
 type contenderOrder struct {
 	URL, Owner, Name string
 	TTL              time.Duration
@@ -285,13 +284,13 @@ func beContender(text []byte) error {
 	}
 }
 
-// serverOrder is the setup of a server process.
+// serverOrder configures a server process.
 type serverOrder struct {
-	Port     int // 0: a free one
+	Port     int // 0 for a free one
 	StoreDir string
 }
 
-// beServer is a nats-server, until it is killed or its standard input ends. It prints its
+// beServer runs a nats-server until it is killed or its standard input ends. It prints the server's
 // port.
 func beServer(text []byte) error {
 	var o serverOrder

@@ -19,7 +19,7 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// serverProcess is a nats-server of its own process, on a fixed port.
+// serverProcess is a nats-server in a process of its own, on a fixed port.
 type serverProcess struct {
 	t     *testing.T
 	order serverOrder
@@ -41,14 +41,14 @@ func (s *serverProcess) start() {
 	require.Equal(s.t, s.order.Port, port)
 }
 
-// stop ends the server as SIGTERM does, and waits for that.
+// stop shuts the server down as SIGTERM would, and waits until it has exited.
 func (s *serverProcess) stop() {
 	s.t.Helper()
 	require.NoError(s.t, s.p.in.Close())
 	s.p.once.Do(func() { require.NoError(s.t, s.p.cmd.Wait()) })
 }
 
-// crash kills the server and starts it again on the files that it has left.
+// crash kills the server and restarts it on the files that it left.
 func (s *serverProcess) crash() {
 	s.t.Helper()
 	s.p.kill()
@@ -64,13 +64,13 @@ func (s *serverProcess) connect() *nats.Conn {
 	return nc
 }
 
-// TestServerKilledOnFile kills the server's process again and again while clients
-// are at work, and starts it again on its files. No lease is lost, no acknowledged record
-// is forgotten, and conflicting holders do not overlap.
+// TestServerKilledOnFile repeatedly kills the server's process while clients are at work and
+// restarts it on its files. No lease may be lost, no acknowledged record forgotten, and no two
+// conflicting holders may overlap.
 //
-// A killed server does forget deletions whose tombstone has expired. The record is back
-// for the rest of its TTL, which keeps others out and lets no client in. The leases of the
-// clients at work are short, so that they need not wait for long.
+// A killed server does forget deletions whose tombstones have expired. Such a record returns for
+// the rest of its TTL, which keeps clients out but lets none in. The working clients use short
+// leases so that they do not have to wait for long.
 func TestServerKilledOnFile(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -110,10 +110,10 @@ func TestServerKilledOnFile(t *testing.T) {
 	})
 }
 
-// TestServerKilledInMemory kills the server of a bucket that its user has chosen to keep in
-// memory. The bucket is gone then. The contexts of the holders end as soon as they are
-// connected again, long before their leases end. The waiters return an error when no server
-// answers for the bucket. Later grants have higher tokens.
+// TestServerKilledInMemory kills the server of a bucket that was configured to be kept in memory,
+// so that the bucket is lost. The holders' contexts must end as soon as they reconnect, long before
+// their leases do. The waiters fail because no server answers for the bucket. Later grants must
+// have higher tokens.
 func TestServerKilledInMemory(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -153,10 +153,10 @@ func TestServerKilledInMemory(t *testing.T) {
 	}
 }
 
-// TestDeletedComesBack kills a server on its files when locks have been released and
-// their tombstones have expired. The server has the records back then (2.15.2), for
-// the rest of their TTL. They keep others out for so long, or until an operator
-// removes them. No client holds these locks.
+// TestDeletedComesBack kills a server on its files after locks have been released and their
+// tombstones have expired. The server (2.15.2) then restores the records for the rest of their
+// TTLs. They keep others out for that time or until an operator removes them, but nobody holds
+// these locks.
 func TestDeletedComesBack(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()

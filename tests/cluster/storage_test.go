@@ -17,12 +17,11 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// TestStoreRolledBack takes a server back to an earlier copy of its store
-// directory. Its sequences start from there again, so tokens repeat. A client that
-// has been granted higher tokens since refuses every lock there, and says why. A new
-// client cannot know. It is granted tokens that other holders have had before, and
-// only a resource that remembers them refuses it. A re-created bucket puts an end to
-// that.
+// TestStoreRolledBack restores an earlier copy of a server's store directory. The sequences restart
+// from there, so tokens repeat. A client that has been granted higher tokens since then refuses
+// every lock and says why. A new client cannot know. It is granted tokens that other holders have
+// had before, and only a resource that remembers them refuses it. Re-creating the bucket resolves
+// this.
 func TestStoreRolledBack(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -31,7 +30,7 @@ func TestStoreRolledBack(t *testing.T) {
 	s := testutil.RunServer(t, testutil.WithStoreDir(dir))
 	old := kit.NewClient(t, s.Connect(), natslock.WithTTL(5*time.Second))
 	x := which{Name: "x", Kind: admin.KindMutex}
-	// The protected resource is elsewhere: it was not rolled back.
+	// The protected resource is elsewhere and is not rolled back.
 	highest := uint64(0)
 	accepts := func(l *natslock.Lock) bool {
 		ok := l.Token() >= highest
@@ -76,7 +75,8 @@ func TestStoreRolledBack(t *testing.T) {
 		require.ErrorIs(t, err, natslock.ErrUnavailable, "%v", w)
 		require.ErrorContains(t, err, "backwards", "%v", w)
 	}
-	// Another name: the client deletes the records of the refused grants in the background.
+	// Use another name, because the client deletes the records of the refused grants in the
+	// background.
 	_, err := old.TryLock(t.Context(), "y")
 	require.ErrorContains(t, err, "backwards")
 

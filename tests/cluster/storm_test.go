@@ -25,9 +25,9 @@ import (
 
 var stormFor = flag.Duration("storm", 30*time.Second, "how long TestStorm lasts: in rounds of half a minute, each of which is judged")
 
-// TestStorm has clients contend for mutexes, a reader-writer lock and a semaphore on three servers, while servers
-// die, are cut off and give up their leadership, networks break and swallow messages, answers are lost or late, an operator
-// breaks locks, and clients die. The judge of histories looks at each round.
+// TestStorm has clients contend for mutexes, a reader-writer lock and a semaphore on three servers
+// while servers die, are cut off and step down, networks break and swallow messages, replies are
+// lost or late, an operator breaks locks, and clients die. The history checker judges each round.
 func TestStorm(t *testing.T) {
 	tier.Proof(t)
 	cl := runCluster(t)
@@ -39,7 +39,7 @@ func TestStorm(t *testing.T) {
 	}
 }
 
-// storm is one round.
+// storm is one round of TestStorm.
 type storm struct {
 	t     *testing.T
 	cl    *testutil.Cluster
@@ -52,13 +52,14 @@ type storm struct {
 	operator *natslock.Client
 
 	mu      sync.Mutex
-	clients []*stormClient // alive
+	clients []*stormClient // those alive
 	joined  int
 	all     []*stormClient
-	weather map[string]int // how often what has happened
+	weather map[string]int // how often each kind of trouble has happened
 }
 
-// stormClient is a client on a network of its own, which dies by losing that for good.
+// stormClient is a client with its own network connection. It dies by losing the connection for
+// good.
 type stormClient struct {
 	*history.Client
 	c    *natslock.Client
@@ -93,7 +94,8 @@ func stormOf(t *testing.T, cl *testutil.Cluster, round uint64) *storm {
 	return s
 }
 
-// open makes a client while the weather is good: without a leader there is no bucket to open.
+// open creates a client before the trouble starts, because without a leader no bucket can be
+// opened.
 func (s *storm) open(n uint64) {
 	nc, link := s.cl.ConnectLink(nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
 	opts := []natslock.Option{r3, natslock.WithTTL(time.Duration(3+n%3) * time.Second), s.rec.Option()}
@@ -111,7 +113,7 @@ func (s *storm) open(n uint64) {
 	s.all = append(s.all, x)
 }
 
-// join has another client begin, with two goroutines.
+// join starts another client with two goroutines. It reports whether one was left.
 func (s *storm) join() (joined bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,7 +130,7 @@ func (s *storm) join() (joined bool) {
 	return true
 }
 
-// work takes one lock after the other until the client dies.
+// work takes one lock after another until the client dies.
 func (s *storm) work(x *stormClient, rng *rand.Rand) {
 	for x.ctx.Err() == nil {
 		w := stormWants[rng.IntN(len(stormWants))]
@@ -143,15 +145,15 @@ func (s *storm) work(x *stormClient, rng *rand.Rand) {
 			assert.True(s.t, known, "%v: %v", w, err)
 			continue
 		}
-		select { // inside the validity
+		select { // within the validity
 		case <-time.After(time.Duration(rng.IntN(30)) * time.Millisecond):
 		case <-held.Lock().Context().Done():
 		}
-		_ = held.Unlock(context.Background()) // lost locks are what the judge looks at
+		_ = held.Unlock(context.Background()) // the history checker looks at lost locks
 	}
 }
 
-// happen counts what happens.
+// happen counts an incident.
 func (s *storm) happen(what string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,7 +166,7 @@ func (s *storm) someone(rng *rand.Rand) *stormClient {
 	return s.clients[rng.IntN(len(s.clients))]
 }
 
-// run has the weather change for d, and judges what has happened.
+// run causes trouble for d and then judges the history.
 func (s *storm) run(d time.Duration) (sound bool) {
 	until := time.Now().Add(d)
 	during := func(n uint64, every time.Duration, change func(rng *rand.Rand)) {
@@ -183,7 +185,7 @@ func (s *storm) run(d time.Duration) (sound bool) {
 	time.Sleep(time.Until(until))
 	s.end()
 	s.wg.Wait()
-	for _, x := range s.all { // not at the end of the test, which may have thousands
+	for _, x := range s.all { // at the end of the test there might be thousands
 		s.wg.Go(func() { _ = x.c.Close(s.ctx) })
 	}
 	s.wg.Wait()
@@ -194,7 +196,7 @@ func (s *storm) run(d time.Duration) (sound bool) {
 	return !s.t.Failed()
 }
 
-// serverFails has a majority of the servers up at any time.
+// serverFails keeps a majority of the servers up at all times.
 func (s *storm) serverFails(rng *rand.Rand) {
 	defer s.rec.Outage("", "a server fails")()
 	switch i := rng.IntN(3); rng.IntN(3) {
@@ -233,7 +235,8 @@ func (s *storm) networkFails(rng *rand.Rand) {
 	x.link.Blackhole(false)
 }
 
-// clientDies cuts a client off for good, as if its machine had lost its power, and has another one join.
+// clientDies cuts a client off for good, as if its machine had lost power, and has another one
+// join.
 func (s *storm) clientDies(rng *rand.Rand) {
 	if !s.join() {
 		return

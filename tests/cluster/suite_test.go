@@ -21,8 +21,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// TestClusterSuite repeats the mutex's scenarios on three servers, with a client on each.
-// There replicas lag, and writes meet each other in flight.
+// TestClusterSuite repeats the mutex scenarios on three servers, with a client on each. There,
+// replicas lag and writes meet others in flight.
 func TestClusterSuite(t *testing.T) {
 	tier.Proof(t)
 	cl := testutil.RunCluster(t, 3)
@@ -96,7 +96,7 @@ func TestClusterSuite(t *testing.T) {
 		cut := time.Now()
 		next, err := a.Lock(ctx, "cut")
 		require.NoError(t, err)
-		// The server, the waiter and this test may each be held up once.
+		// The server, the waiter and this test may each be delayed once.
 		require.Less(t, time.Since(cut), 2500*time.Millisecond+3*late())
 		require.ErrorIs(t, l.Err(), natslock.ErrLost)
 		require.ErrorIs(t, context.Cause(l.Context()), natslock.ErrLost)

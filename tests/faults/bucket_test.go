@@ -120,7 +120,7 @@ func TestBucketMadeAgainUnfit(t *testing.T) {
 		fixed := kit.Must(t, c.Lock, "l", natslock.NoRenew(), natslock.TTL(10*time.Minute))
 		time.Sleep(3 * time.Second)
 		require.NoError(t, r.JS.DeleteStream(t.Context(), kit.StreamName))
-		time.Sleep(time.Millisecond) // in the bubble's time, so that the server has removed the files
+		time.Sleep(time.Millisecond) // in a bubble this lets the server remove the files
 		sc, err := kvstore.Config{}.StreamConfig()
 		require.NoError(t, err)
 		sc.Metadata["natslock.protocol"] = "4"
@@ -198,7 +198,7 @@ func TestRepublishChanged(t *testing.T) {
 		require.NoError(t, err)
 		r.Reconfigure(func(c *jetstream.StreamConfig) { c.RePublish, c.Metadata = applied.RePublish, applied.Metadata })
 		changed := time.Now()
-		f.Next(admin.EventWatching) // events of some seconds were missed
+		f.Next(admin.EventWatching) // some events were missed
 		require.LessOrEqual(t, time.Since(changed), 11*time.Second)
 		for w.Over() || len(log.String()) == 0 {
 			time.Sleep(time.Second)

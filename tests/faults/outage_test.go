@@ -19,7 +19,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// TestHandleServerRestart checks that leases survive a server that restarts with its files in time.
+// TestHandleServerRestart checks that a lease survives a server restart that is shorter than its
+// TTL if the server keeps its files.
 func TestHandleServerRestart(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t)

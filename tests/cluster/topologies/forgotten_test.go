@@ -14,13 +14,13 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// without is a place that reaches for the bucket of its own connection.
+// without returns p without its JetStream context, so that it uses the connection's own.
 func without(p place) place {
 	p.js = nil
 	return p
 }
 
-// TestForgottenDomain: a client of a leaf node that does not name the hub's
+// TestForgottenDomain checks the error of a client of a leaf node that does not name the hub's
 // domain.
 func TestForgottenDomain(t *testing.T) {
 	t.Parallel()
@@ -44,8 +44,8 @@ func TestForgottenDomain(t *testing.T) {
 		lost := at(t, without(n.last()))
 		require.Contains(t, lost.log.String(), "created lock bucket")
 		require.Contains(t, lost.log.String(), "domain=leaf")
-		// The reason for the warning: the two do not exclude each other, and do not
-		// get each other's notifications.
+		// This is why there is a warning: the two clients do not exclude each other and do not
+		// receive each other's notifications.
 		a, b := kit.Must(t, hub.Lock, "both"), kit.Must(t, lost.Lock, "both")
 		require.NoError(t, a.Err())
 		require.NoError(t, b.Err())
@@ -56,7 +56,7 @@ func TestForgottenDomain(t *testing.T) {
 		require.NoError(t, a.Err())
 		kit.Unlock(t, a)
 
-		// And with the domain everything is as it should be.
+		// With the domain, everything is as it should be.
 		c := kit.Must(t, hub.Lock, "both")
 		far, err := throughDomain(t.Context(), n.last().connect())
 		require.NoError(t, err)
@@ -76,7 +76,7 @@ func TestForgottenDomain(t *testing.T) {
 	})
 }
 
-// TestForgottenImport leaves out one import at a time. The notifications' is a
+// TestForgottenImport omits one import at a time, except that of the notifications, which is a
 // topology of its own.
 func TestForgottenImport(t *testing.T) {
 	tier.Proof(t)
@@ -103,7 +103,7 @@ func TestForgottenImport(t *testing.T) {
 		}
 	})
 	for _, reads := range []string{"STREAM.MSG.GET", "DIRECT.GET"} {
-		t.Run(reads, func(t *testing.T) { // the other way to read will do
+		t.Run(reads, func(t *testing.T) { // the other kind of read suffices
 			t.Parallel()
 			n := accountsWithout(t, reads)
 			runAll(t, n)
@@ -113,7 +113,7 @@ func TestForgottenImport(t *testing.T) {
 		t.Parallel()
 		n := accountsWithout(t, "GET")
 		owner, u := at(t, n.places[0]), at(t, n.last())
-		l := kit.Must(t, u.Lock, "free") // nothing to read
+		l := kit.Must(t, u.Lock, "free") // needs no read
 		kit.Unlock(t, l)
 		l = kit.Must(t, owner.Lock, "busy")
 		_, err := u.TryLock(t.Context(), "busy")
@@ -134,9 +134,9 @@ func TestForgottenImport(t *testing.T) {
 	})
 }
 
-// TestLinkTooSlow: on three replicas a writer has to prove within 0.8 s, by two
-// writes and two answers, that no reader is left. Over a link of 240 ms there and
-// back it cannot, whatever the TTL. Everything else is possible.
+// TestLinkTooSlow checks that a writer fails with a clear error if the link is too slow. On three
+// replicas it has to prove within 0.8 s, by two writes and their replies, that no reader is left.
+// With a round trip of 240 ms it cannot, whatever the TTL, but all other operations work.
 func TestLinkTooSlow(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()

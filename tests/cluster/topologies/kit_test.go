@@ -19,19 +19,18 @@ import (
 	"github.com/natslock/locks/rwlock"
 )
 
-// place is where clients are: the server that they connect to, and how they reach the
-// bucket from there.
+// place is where clients run: the server they connect to and how they reach the bucket from there.
 type place struct {
 	name    string
 	connect func(opts ...nats.Option) *nats.Conn
-	js      func(nc *nats.Conn) (jetstream.JetStream, error) // nil: the connection's own
+	js      func(nc *nats.Conn) (jetstream.JetStream, error) // nil for the connection's own
 }
 
 func inDomain(domain string) func(*nats.Conn) (jetstream.JetStream, error) {
 	return func(nc *nats.Conn) (jetstream.JetStream, error) { return jetstream.NewWithDomain(nc, domain) }
 }
 
-// options reach the bucket from the place.
+// options returns the options that reach the bucket from the place.
 func (p place) options(t *testing.T, nc *nats.Conn) []natslock.Option {
 	t.Helper()
 	if p.js == nil {
@@ -52,7 +51,7 @@ type user struct {
 	log *kit.Log
 }
 
-// at makes a client at a place. It is closed when the test ends.
+// at creates a client at a place and closes it when the test ends.
 func at(t *testing.T, p place, opts ...natslock.Option) *user {
 	t.Helper()
 	u := &user{nc: p.connect(), rec: kit.NewObserver(), log: &kit.Log{}}
@@ -68,12 +67,12 @@ func at(t *testing.T, p place, opts ...natslock.Option) *user {
 	return u
 }
 
-// traffic counts the notifications that a client gets, and records its reads.
+// traffic counts the notifications that a client receives and records its reads.
 type traffic struct {
 	kvstore.KV
 	mu    sync.Mutex
 	got   map[kvstore.EventKind]int
-	reads map[string][]reading // by the lock's name
+	reads map[string][]reading // by the name of the lock
 }
 
 type reading struct {
@@ -81,8 +80,7 @@ type reading struct {
 	at  time.Time
 }
 
-// split takes a key apart into its kind and the lock's name, which the tests
-// choose without dots.
+// split returns the kind and the lock's name from a key. The tests choose names without dots.
 func split(key string) (kind, name string) {
 	parts := strings.SplitN(key+".", ".", 3)
 	return parts[0], parts[1]
@@ -112,21 +110,21 @@ func (e *traffic) Get(ctx context.Context, key string, min uint64) (kvstore.Reco
 	return r, err
 }
 
-// notices is how many notifications of changes have arrived.
+// notices returns how many notifications of changes have arrived.
 func (e *traffic) notices() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.got[kvstore.Put] + e.got[kvstore.Deleted]
 }
 
-// patient waits until a waiter that watches keys of a kind has made the early reads of its
-// timer. Its next read is 2.5 s away then.
+// patient waits until a waiter that watches keys of a kind has made its early timed reads. The next
+// read is then 2.5 s away.
 func (e *traffic) patient(t *testing.T, kind, name string) {
 	t.Helper()
 	kit.Eventually(t, "the waiter for "+name+" has settled", func() bool {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		// Three: a waiter behind another one reads both records in turn.
+		// Three reads, because a waiter behind another one alternates between two records.
 		asked := e.reads[name]
 		if len(asked) < 3 {
 			return false
@@ -141,7 +139,7 @@ func (e *traffic) patient(t *testing.T, kind, name string) {
 	})
 }
 
-// await begins to take the lock and returns when it is queued for it.
+// await starts to take the lock and returns once it is queued.
 func (u *user) await(t *testing.T, take kit.Taking, name string) *kit.Waiting {
 	t.Helper()
 	a := kit.Begin(t, func(ctx context.Context) (*natslock.Lock, error) { return take(ctx, name, natslock.Detached()) })
@@ -149,10 +147,9 @@ func (u *user) await(t *testing.T, take kit.Taking, name string) *kit.Waiting {
 	return a
 }
 
-// listening waits until the client has got a notification. At the latest that is the one
-// of the renewal with which the client begins to watch a lock. The answer to the renewal
-// proves the subscription everywhere but behind a gateway, where the two travel on
-// different connections.
+// listening waits until the client has received a notification. The renewal with which it begins to
+// watch a lock causes one at the latest. The reply to that renewal proves the subscription, except
+// behind a gateway, where the two travel on different connections.
 func (u *user) listening(t *testing.T, n network) {
 	t.Helper()
 	if !n.silent {

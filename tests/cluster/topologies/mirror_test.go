@@ -20,7 +20,7 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// mirror makes the documented mirror of the bucket.
+// mirror creates the documented mirror of the bucket.
 func mirror(t *testing.T, nc *nats.Conn) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(documents, "mirror.json"))
@@ -33,9 +33,9 @@ func mirror(t *testing.T, nc *nats.Conn) {
 	require.NoError(t, err)
 }
 
-// TestMirrorOfTheDead: the mirror keeps the records that the bucket has long removed, and
-// answers about every other read of it. No client believes it, and a client that gets such
-// an answer logs a warning.
+// TestMirrorOfTheDead checks that no client believes a mirror that still has records that the
+// bucket removed long ago, although the mirror answers about half of the reads. A client that gets
+// such a reply logs a warning.
 func TestMirrorOfTheDead(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -49,7 +49,7 @@ func TestMirrorOfTheDead(t *testing.T) {
 	}
 	waiter := at(t, p, natslock.WithTTL(time.Second))
 	w := waiter.await(t, waiter.Lock, "dead0")
-	waiter.nc.Close() // its place in the queue is a dead one as well
+	waiter.nc.Close() // so that its place in the queue is a dead one, too
 	<-w.Done
 	dead.nc.Close()
 

@@ -19,15 +19,15 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// handedOver bounds a hand-over with a notification. Without one, it takes up to 6 s.
+// handedOver limits a hand-over with a notification. Without one it takes up to 6 s.
 const handedOver = 2 * time.Second
 
-// byTimers bounds a hand-over without a notification. A waiter reads the lock about every 5 s.
+// byTimers limits a hand-over without a notification. A waiter reads the lock about every 5 s.
 const byTimers = 8 * time.Second
 
-// deadFor bounds how long a holder that is gone, with a TTL of 3 s, keeps others out. It
-// is well below the 15 s of a waiter's place, or of the default TTL. Tests in fake time
-// measure that it is half a second more than the TTL.
+// deadFor limits how long a dead holder with a TTL of 3 s keeps others out. It is well below the 15
+// s of a waiter's place or of the default TTL. Tests in fake time check the exact limit, half a
+// second more than the TTL.
 const deadFor = 7 * time.Second
 
 func uncontended(t *testing.T, n network) {
@@ -62,9 +62,9 @@ func oneShot(t *testing.T, n network) {
 	history.Verify(t, ref.History(), history.Options{Least: map[string]int{"grants": 2}})
 }
 
-// handOver has a holder at one place and waiters at others. They get in in the order of
-// their coming, each notified at once and not by its timers. A waiter that sees the lock
-// idle may pass a waiter that is not notified, so there is only one waiter then.
+// handOver has a holder at one place and waiters at others. They get the lock in order of arrival,
+// each by a notification and not by its timers. Without notifications a waiter that sees the lock
+// idle may pass another, so there is only one waiter then.
 func handOver(t *testing.T, n network) {
 	ref := history.NewRecorder()
 	waiters := 3
@@ -110,7 +110,7 @@ func boundedWait(t *testing.T, n network) {
 	_, err := far.Lock(t.Context(), "bound", natslock.MaxWait(time.Second))
 	var timeout *natslock.TimeoutError
 	require.ErrorAs(t, err, &timeout)
-	if timeout.Holder != nil { // it is known after a read
+	if timeout.Holder != nil { // known only after a read
 		require.Equal(t, n.places[0].name, timeout.Holder.Owner)
 	}
 	require.Less(t, timeout.Waited, 10*time.Second)
@@ -121,8 +121,8 @@ func boundedWait(t *testing.T, n network) {
 	kit.Unlock(t, l)
 }
 
-// breaking: an operator elsewhere breaks a lock, and its holder is notified at once. No
-// client gets in before the holder has stopped.
+// breaking has an operator at another place break a lock. The holder is notified immediately, and
+// nobody gets in before the holder has stopped.
 func breaking(t *testing.T, n network) {
 	holder, operator := at(t, n.last(), n.opts...), at(t, n.places[0], n.opts...)
 	l := kit.Must(t, holder.Lock, "broken")
@@ -144,7 +144,7 @@ func breaking(t *testing.T, n network) {
 	kit.Unlock(t, kit.Must(t, operator.Lock, "broken"))
 }
 
-// deleted: the holder whose record is deleted by hand is notified at once.
+// deleted checks that a holder whose record is deleted by hand is notified immediately.
 func deleted(t *testing.T, n network) {
 	holder := at(t, n.last(), n.opts...)
 	l := kit.Must(t, holder.Lock, "deleted")
@@ -157,7 +157,7 @@ func deleted(t *testing.T, n network) {
 	require.NoError(t, err)
 	begun := time.Now()
 	_, err = by.Delete(t.Context(), "lock.deleted", r.Revision)
-	for errIs(err, kvstore.ErrConflict, kvstore.ErrInFlight) { // it was renewed, or is being replicated
+	for errIs(err, kvstore.ErrConflict, kvstore.ErrInFlight) { // the record was renewed or is being replicated
 		r, err = by.Get(t.Context(), "lock.deleted", r.Revision)
 		require.NoError(t, err)
 		_, err = by.Delete(t.Context(), "lock.deleted", r.Revision)
@@ -175,8 +175,7 @@ func deleted(t *testing.T, n network) {
 	require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
 }
 
-// gone: a holder whose connection has ended keeps others out for its TTL, and no
-// longer.
+// gone checks that a holder whose connection has ended keeps others out for its TTL but no longer.
 func gone(t *testing.T, n network) {
 	ref := history.NewRecorder()
 	dead, next := at(t, n.places[0], n.opts...), at(t, n.last(), n.opts...)
@@ -195,8 +194,8 @@ func gone(t *testing.T, n network) {
 	history.Verify(t, ref.History(), history.Options{Least: map[string]int{"grants": 2}})
 }
 
-// renewing: leases outlive their TTL several times. The TTL is long enough for a busy
-// machine, which may hold up a renewal for a second.
+// renewing checks that leases outlive their TTL several times over. The TTL is long enough for a
+// busy machine, which may delay a renewal by a second.
 func renewing(t *testing.T, n network) {
 	const ttl = 3 * time.Second
 	u := at(t, n.last(), n.opts...)
@@ -222,7 +221,8 @@ func renewing(t *testing.T, n network) {
 	}
 }
 
-// inspecting: Inspect, List and Watch report locks held and waited for elsewhere.
+// inspecting checks that Inspect, List and Watch report locks that are held and waited for at other
+// places.
 func inspecting(t *testing.T, n network) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -248,7 +248,7 @@ func inspecting(t *testing.T, n network) {
 		return seen[typ] > 0
 	}
 	if !n.silent {
-		// Watch does not say when it has begun.
+		// Watch does not report when it has begun.
 		kit.Eventually(t, "the watch is on", func() bool {
 			kit.Unlock(t, kit.Must(t, near.Lock, "seen"))
 			return saw(admin.EventGranted) && saw(admin.EventReleased)
@@ -259,7 +259,7 @@ func inspecting(t *testing.T, n network) {
 	read := kit.Must(t, near.rw.RLock, "seen_rw")
 
 	var info admin.Info
-	kit.Eventually(t, "its holder", func() (there bool) { // within a second, on an idle machine
+	kit.Eventually(t, "its holder", func() (there bool) { // takes less than a second on an idle machine
 		var err error
 		info, err = admin.New(far.Client).Inspect(ctx, admin.KindMutex, "seen")
 		return err == nil && info.Holder != nil && info.Holder.Token == l.Token()
@@ -290,7 +290,7 @@ func inspecting(t *testing.T, n network) {
 	}
 }
 
-// counting has clients at all places raise an unguarded number at once.
+// counting has clients at all places concurrently increment a number that only the lock guards.
 func counting(t *testing.T, n network) {
 	ref := history.NewRecorder()
 	count := 0

@@ -15,8 +15,8 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// readingAndWriting: readers are in together, at all places. A writer waits for all of
-// them and keeps later readers out. Each waiter is notified at once.
+// readingAndWriting checks that readers at all places share the lock, and that a writer waits for
+// all of them and keeps later readers out. Each waiter is notified immediately.
 func readingAndWriting(t *testing.T, n network) {
 	ref := history.NewRecorder()
 	r1, r2 := at(t, n.places[0], n.opts...), at(t, n.last(), n.opts...)
@@ -34,7 +34,7 @@ func readingAndWriting(t *testing.T, n network) {
 		info, err := admin.New(r1.Client).Inspect(t.Context(), admin.KindRW, "doc")
 		return err == nil && info.Holder != nil
 	})
-	for _, p := range n.places { // a guard that is named wrongly is no guard
+	for _, p := range n.places { // a guard under the wrong name guards nothing
 		_, err = at(t, p, n.opts...).rw.TryRLock(t.Context(), "doc")
 		require.ErrorIs(t, err, natslock.ErrLocked, "at %s", p.name)
 	}
@@ -64,8 +64,8 @@ func readingAndWriting(t *testing.T, n network) {
 	history.Verify(t, ref.History(), history.Options{Least: map[string]int{"grants": 4}})
 }
 
-// readerGone: a reader whose connection has ended keeps the writer out for its
-// TTL, and no longer.
+// readerGone checks that a reader whose connection has ended keeps a writer out for its TTL but no
+// longer.
 func readerGone(t *testing.T, n network) {
 	ref := history.NewRecorder()
 	dead, next := at(t, n.last(), n.opts...), at(t, n.places[0], n.opts...)
@@ -83,7 +83,7 @@ func readerGone(t *testing.T, n network) {
 	history.Verify(t, ref.History(), history.Options{Least: map[string]int{"grants": 2}})
 }
 
-// readingAndCounting has readers and writers at an unguarded number.
+// readingAndCounting has readers and writers share a number that only the lock guards.
 func readingAndCounting(t *testing.T, n network) {
 	ref := history.NewRecorder()
 	count := 0

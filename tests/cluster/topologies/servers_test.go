@@ -19,7 +19,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// The tests mostly wait, so many run at a time, on any number of cores.
+	// The tests mostly wait, so run many in parallel regardless of the number of cores.
 	if err := flag.Set("test.parallel", "16"); err != nil {
 		panic(err)
 	}
@@ -28,11 +28,11 @@ func TestMain(m *testing.M) {
 
 const documents = "../../../docs/operate/topologies"
 
-// host starts a server that the documented file configures for a machine.
+// host is a machine with the server that a documented file configures.
 type host struct {
-	name string // as the files call it
+	name string // its name in the files
 	file string
-	edit func(string) string // removes the lines that are forgotten; nil: none
+	edit func(string) string // removes lines that are forgotten; may be nil
 }
 
 var (
@@ -40,12 +40,12 @@ var (
 	reach  = regexp.MustCompile(`([a-z0-9]+)\.example\.net:\d+`)
 )
 
-// start starts the servers of a topology, each as its file says but for the
-// addresses and the place of its data.
+// start starts the servers of a topology as their files say, except for the addresses and the
+// location of the data.
 func start(t *testing.T, slow time.Duration, hosts ...host) []*testutil.Server {
 	t.Helper()
 	texts := make([]string, len(hosts))
-	own := map[string]string{} // where a host listens
+	own := map[string]string{} // where each host listens
 	ways := map[string]string{}
 	for i, h := range hosts {
 		text, err := os.ReadFile(filepath.Join(documents, h.file))
@@ -72,7 +72,7 @@ func start(t *testing.T, slow time.Duration, hosts ...host) []*testutil.Server {
 	for i, h := range hosts {
 		text := reach.ReplaceAllStringFunc(texts[i], func(s string) string {
 			if strings.HasPrefix(s, h.name+".") {
-				return own[s] // itself: also a route has to be named
+				return own[s] // a route to itself must have an address as well
 			}
 			require.Contains(t, ways, s, "%s reaches for a host that is none", h.file)
 			return ways[s]
@@ -83,7 +83,7 @@ func start(t *testing.T, slow time.Duration, hosts ...host) []*testutil.Server {
 		}
 		servers = append(servers, testutil.RunServer(t, opts...))
 	}
-	// All at a time: one after the other, each would first hand its leaderships on.
+	// Stop all servers at once. One after another, each would first hand over its leaderships.
 	t.Cleanup(func() {
 		var wg sync.WaitGroup
 		for _, s := range servers {
@@ -94,7 +94,7 @@ func start(t *testing.T, slow time.Duration, hosts ...host) []*testutil.Server {
 	return servers
 }
 
-// formed waits until the servers have one meta leader that knows all of them.
+// formed waits until the servers have a meta leader that knows all of them.
 func formed(t *testing.T, servers []*testutil.Server) {
 	t.Helper()
 	kit.Eventually(t, "the servers have a leader", func() bool {
@@ -110,7 +110,7 @@ func formed(t *testing.T, servers []*testutil.Server) {
 	}
 }
 
-// slowProxy passes bytes on to target, d later.
+// slowProxy forwards bytes to target with a delay of d.
 func slowProxy(t *testing.T, target string, d time.Duration) (addr string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -161,7 +161,7 @@ func slowProxy(t *testing.T, target string, d time.Duration) (addr string) {
 	return l.Addr().String()
 }
 
-// delayed copies from one connection to the other until one of them ends.
+// delayed copies from one connection to the other until either ends.
 func delayed(to, from net.Conn, d time.Duration) {
 	type chunk struct {
 		due  time.Time
@@ -189,6 +189,6 @@ func delayed(to, from net.Conn, d time.Duration) {
 	}
 	to.Close()
 	from.Close()
-	for range chunks { // lets the reader end
+	for range chunks { // lets the reader finish
 	}
 }

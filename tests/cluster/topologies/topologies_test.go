@@ -20,18 +20,18 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// network is a topology that runs.
+// network is a running topology.
 type network struct {
-	places []place // the bucket is at the first
+	places []place // the first has the bucket
 	opts   []natslock.Option
-	slow   time.Duration // of the slowest way, there and back
+	slow   time.Duration // round trip on the slowest path
 	silent bool          // no notification reaches the last place
 }
 
 func (n network) last() place       { return n.places[len(n.places)-1] }
 func (n network) place(i int) place { return n.places[i%len(n.places)] }
 
-// open opens the bucket from the place, beside the clients.
+// open opens the bucket from the place, independently of the clients.
 func (p place) open(nc *nats.Conn) (*kvstore.Store, error) {
 	js, err := jetstream.New(nc)
 	if p.js != nil {
@@ -82,8 +82,8 @@ var topologies = []struct {
 	{"slow link", slowLink},
 }
 
-// TestTopologies runs the scenarios of both locks in every topology, one after another: the
-// servers of the others would take time from those that are measured.
+// TestTopologies runs the scenarios of both locks in every topology. The topologies run one after
+// another, because their servers would take time from the scenarios being measured.
 func TestTopologies(t *testing.T) {
 	tier.Proof(t)
 	for _, top := range topologies {
@@ -93,7 +93,7 @@ func TestTopologies(t *testing.T) {
 	}
 }
 
-// runAll makes the bucket, at the first place, and runs the scenarios at once. Each has its
+// runAll creates the bucket at the first place and runs the scenarios in parallel, each with its
 // own locks.
 func runAll(t *testing.T, n network) {
 	t.Helper()
@@ -155,15 +155,14 @@ func joined(t *testing.T, servers []*testutil.Server) {
 
 func accounts(t *testing.T) network { return accountsWithout(t, "") }
 
-// withoutNotices is two accounts, one of which has forgotten to import the notifications
-// of the bucket.
+// withoutNotices is two accounts, one of which forgot to import the bucket's notifications.
 func withoutNotices(t *testing.T) network {
 	n := accountsWithout(t, "{ stream:")
 	n.silent = true
 	return n
 }
 
-// accountsWithout leaves out the line of the imports that has a text.
+// accountsWithout omits the import lines that contain text.
 func accountsWithout(t *testing.T, text string) network {
 	t.Helper()
 	h := host{name: "n1", file: "accounts.conf"}
@@ -191,8 +190,8 @@ func accountsWithout(t *testing.T, text string) network {
 	}}
 }
 
-// wan is how long a byte takes between the clusters of a gateway, and on the slow
-// link: 80 ms there and back.
+// wan is the one-way delay between the clusters of a gateway and on the slow link, which makes a
+// round trip of 80 ms.
 const wan = 40 * time.Millisecond
 
 func gateway(t *testing.T) network {
@@ -236,7 +235,7 @@ func slowLinkOf(t *testing.T, oneWay time.Duration) network {
 	return n
 }
 
-// TestDocumented: the documentation names every topology and every file.
+// TestDocumented checks that the documentation names every topology and every file.
 func TestDocumented(t *testing.T) {
 	text, err := os.ReadFile(documents + ".md")
 	require.NoError(t, err)

@@ -11,8 +11,8 @@ import (
 	"github.com/natslock/locks/internal/verify/tier"
 )
 
-// 2.11.0 to 2.11.6 skip the condition of a fenced write when its headers come in another
-// order.
+// TestFenceOldServerRefused checks that package fence refuses old servers. Releases 2.11.0 to
+// 2.11.6 ignore the condition of a fenced write if its headers come in a different order.
 func TestFenceOldServerRefused(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()

@@ -17,13 +17,13 @@ import (
 )
 
 const (
-	// old skips the conditions of writes whose headers come in another order.
+	// old ignores the conditions of writes whose headers come in a different order.
 	old = "v2.11.4"
-	// oldest is the first release line that is supported.
+	// oldest belongs to the first supported release line.
 	oldest = "v2.12.1"
 )
 
-var binaries string // where the servers are built
+var binaries string // directory of the built servers
 
 func TestMain(m *testing.M) {
 	var err error
@@ -35,18 +35,18 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// built is a server that several tests run.
+// built is a server that several tests share.
 type built struct {
 	once sync.Once
 	path string
-	skip string // why it cannot be built here
+	skip string // why the server cannot be built here
 	err  error
 }
 
 var servers = map[string]*built{old: {}, oldest: {}}
 
-// binary builds a released server, or skips the test where its module cannot be
-// downloaded. Go's build cache makes that a matter of a second the next time.
+// binary builds a released server, or skips the test if its module cannot be downloaded. Thanks to
+// Go's build cache, later builds take about a second.
 func binary(t *testing.T, version string) string {
 	t.Helper()
 	b := servers[version]
@@ -71,7 +71,7 @@ func binary(t *testing.T, version string) string {
 	return b.path
 }
 
-// goTool runs the go command in a directory.
+// goTool runs the go command in dir.
 func goTool(dir string, args ...string) ([]byte, error) {
 	cmd := exec.Command("go", args...)
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOFLAGS=", "GOWORK=off")
@@ -84,8 +84,8 @@ func goTool(dir string, args ...string) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// run starts a released server with a configuration, its JetStream in a domain if
-// that is named, and returns its address.
+// run starts a released server with a configuration, its JetStream in domain unless that is empty,
+// and returns its address.
 func run(t *testing.T, version, config, domain string) (url string) {
 	t.Helper()
 	path, dir := binary(t, version), t.TempDir()

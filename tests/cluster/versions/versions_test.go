@@ -23,7 +23,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// refused checks the error of a client at a server that is too old.
+// refused checks the error of a client whose server is too old.
 func refused(t *testing.T, err error, says string) {
 	t.Helper()
 	require.ErrorIs(t, err, kvstore.ErrBucketConfig)
@@ -34,7 +34,7 @@ func refused(t *testing.T, err error, says string) {
 	require.ErrorContains(t, err, "must be 2.12 or later: upgrade every server")
 }
 
-// makeByHand makes a bucket as an operator does from the printed configuration.
+// makeByHand creates a bucket from the printed configuration, as an operator would.
 func makeByHand(t *testing.T, js jetstream.JetStream) {
 	t.Helper()
 	config, err := kvstore.Config{}.StreamConfig()
@@ -59,7 +59,7 @@ func TestOldServerRefused(t *testing.T) {
 	_, err = natslock.New(kit.Bounded(t), nc)
 	refused(t, err, "2.11.4 (JetStream API level 1)")
 
-	// A bucket that an update cannot repair is left alone.
+	// A bucket that no update can repair is left alone.
 	info, err := kvstore.Inspect(kit.Bounded(t), js, kvstore.Config{})
 	require.NoError(t, err)
 	repaired, err := kvstore.Repaired(kvstore.Config{}, info)
@@ -67,8 +67,8 @@ func TestOldServerRefused(t *testing.T) {
 	require.Same(t, info, repaired)
 }
 
-// A user that may make the bucket and not ask for the API level learns the
-// version from the answer to the making.
+// TestOldServerRefusedUnasked checks that a user who may create the bucket but not request the API
+// level learns the version from the reply to the creation.
 func TestOldServerRefusedUnasked(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -78,8 +78,8 @@ func TestOldServerRefusedUnasked(t *testing.T) {
 	refused(t, err, "2.11.4 (JetStream API level 1)")
 }
 
-// The library judges the server that keeps the bucket, not the server that the client
-// is connected to.
+// TestServersBehindLeafNodes checks that the library judges the server that keeps the bucket, not
+// the one that the client is connected to.
 func TestServersBehindLeafNodes(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -117,11 +117,11 @@ func TestServersBehindLeafNodes(t *testing.T) {
 		c := kit.NewClient(t, nc, natslock.WithJetStream(js))
 		exclusive(t, c, c)
 		_, err = natslock.New(kit.Bounded(t), nc)
-		refused(t, err, "2.11 (JetStream API level 1)") // in the leaf's own JetStream
+		refused(t, err, "2.11 (JetStream API level 1)") // refused by the leaf's own JetStream
 	})
 }
 
-// reached returns when the JetStream of js answers.
+// reached waits until the JetStream of js answers.
 func reached(t *testing.T, js jetstream.JetStream) {
 	t.Helper()
 	kit.Eventually(t, "JetStream answers", func() bool {
@@ -157,7 +157,8 @@ func TestOldestServer(t *testing.T) {
 	require.NoError(t, writer.Unlock(ctx))
 }
 
-// The oldest server sends the end of a long list in one answer.
+// TestOldestServerListsTheEnd checks that the oldest server sends the end of a long list in one
+// response.
 func TestOldestServerListsTheEnd(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -179,7 +180,7 @@ func TestOldestServerListsTheEnd(t *testing.T) {
 	require.EqualValues(t, 3, nc.Stats().InMsgs-in, "messages of the answer")
 }
 
-// exclusive takes a mutex with one client while another one waits for it.
+// exclusive has one client hold a mutex while the other waits for it.
 func exclusive(t *testing.T, a, b *natslock.Client) {
 	t.Helper()
 	ctx, name := kit.Bounded(t), "jobs"
@@ -206,7 +207,8 @@ func exclusive(t *testing.T, a, b *natslock.Client) {
 	require.NoError(t, next.l.Unlock(ctx))
 }
 
-// Every command of lockctl that needs the bucket refuses an old server.
+// TestLockctlRefusesOldServer checks that every lockctl command that needs the bucket refuses an
+// old server.
 func TestLockctlRefusesOldServer(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
