@@ -42,7 +42,7 @@ func TestCohortFirstGivesUp(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		late  map[string]time.Duration // delays of replies, by the stage of the write
-		held  bool                     // by another client
+		held  bool                     // whether another client holds the lock
 		place bool                     // exists when the first goroutine gives up
 	}{
 		{"claim that is granted", map[string]time.Duration{"lock take": late}, false, false},

@@ -9,7 +9,7 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// The code that the documentation shows.
+// The documentation shows the following code.
 
 func throughDomain(ctx context.Context, nc *nats.Conn) (*natslock.Client, error) {
 	js, err := jetstream.NewWithDomain(nc, "hub")
