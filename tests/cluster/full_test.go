@@ -16,8 +16,8 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// TestFullCluster checks that clients on three servers that take locks as fast as they can may fill
-// the bucket but end no lease. They leave the room that renewals need, and take locks again once
+// TestFullCluster has clients on three servers take locks as fast as they can until the bucket is
+// full. No lease may end: the clients leave the room that renewals need, and take locks again once
 // there is more.
 func TestFullCluster(t *testing.T) {
 	tier.Proof(t)

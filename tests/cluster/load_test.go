@@ -99,7 +99,7 @@ func (ld *load) more(n int) {
 	kit.Eventually(ld.t, "the clients are at work", func() bool { return ld.total() >= n })
 }
 
-// stop ends the load once there is enough to judge, and judges it.
+// stop ends the load once there is enough of it to judge, and checks the result.
 func (ld *load) stop() {
 	ld.t.Helper()
 	kit.Eventually(ld.t, "readers have met", func() bool {

@@ -223,8 +223,8 @@ func TestLingerIdleUnwatched(t *testing.T) {
 	})
 }
 
-// TestLingerIdleBroken checks that no goroutine uses an idle lease that was broken five seconds
-// ago, even if the break was immediate or its reply was lost.
+// TestLingerIdleBroken checks that five seconds after an idle lease is broken no goroutine uses it
+// any more, even if the break was immediate or its reply was lost.
 func TestLingerIdleBroken(t *testing.T) {
 	for _, how := range []string{"immediately", "unanswered"} {
 		t.Run(how, func(t *testing.T) {
@@ -317,8 +317,8 @@ func TestLingerDropped(t *testing.T) {
 	require.Equal(t, 1, c.Stats().Idle)
 }
 
-// TestLingerBucketRemade checks that a client uses no idle lease of a bucket that was re-created
-// more than five seconds ago, and that its subscriptions then follow the new bucket.
+// TestLingerBucketRemade checks that five seconds after its bucket is re-created a client no longer
+// uses idle leases of the old bucket, and that its subscriptions follow the new one.
 func TestLingerBucketRemade(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := kit.Join(t, s), kit.Join(t, s)

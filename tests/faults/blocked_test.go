@@ -59,8 +59,8 @@ func TestLeaseReleaseTimeoutBlockedWrite(t *testing.T) {
 	kit.Must(t, kit.Join(t, s).Lock, "l") // shows that the lock was deleted in the background
 }
 
-// TestBrokenReleaseBlockedWrite checks that a blocked network write does not delay the release of a
-// broken lock either, whose record the holder also deletes.
+// TestBrokenReleaseBlockedWrite checks that a blocked network write does not delay Unlock of a
+// broken lock either. The holder has to delete a broken record, too.
 func TestBrokenReleaseBlockedWrite(t *testing.T) {
 	tier.Proof(t)
 	s := testutil.RunServer(t)

@@ -139,8 +139,8 @@ func TestConnectionClosedBefore(t *testing.T) {
 	}
 }
 
-// outages are the ways in which a server in trouble affects a client's requests. The error of a
-// wait that gives up then contains says.
+// outages are the ways in which a server in trouble affects a client's requests. The field says is
+// part of the error of a wait that gives up.
 var outages = []struct {
 	name, says string
 	begin      func(m *kit.Member, f *faults.Store)
@@ -181,7 +181,7 @@ var acquires = []struct {
 }
 
 // TestOutageIsNoBusyLock checks that the error reports an outage if that is why a wait took too
-// long. A service replies differently to its callers if another client holds the lock.
+// long. Services need to tell an outage from a lock that another client holds.
 func TestOutageIsNoBusyLock(t *testing.T) {
 	for _, outage := range outages {
 		for _, acquire := range acquires {

@@ -85,8 +85,8 @@ func TestUnfitRefuses(t *testing.T) {
 	}
 }
 
-// TestUnfitEndsRequests checks that an acquire does not wait for the reply to any of its requests
-// once it is known that the bucket acknowledges nothing, and therefore is unfit.
+// TestUnfitEndsRequests checks that acquires stop waiting for replies once their client knows that
+// the bucket is unfit, here because it acknowledges nothing.
 func TestUnfitEndsRequests(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder := kit.Join(t, s)

@@ -63,8 +63,8 @@ func TestWatchTellsWho(t *testing.T) {
 	})
 }
 
-// TestWatchExpiryFromBefore checks that when a holder dies whose grant preceded the watch, the
-// watch reports it at the end of the lease.
+// TestWatchExpiryFromBefore checks that the watch reports the end of a dead holder's lease even if
+// the grant preceded the watch.
 func TestWatchExpiryFromBefore(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, viewer := kit.Join(t, s, natslock.WithOwner("alice")), kit.Join(t, s)
@@ -206,8 +206,8 @@ func TestWatchGrantedOutOfTurn(t *testing.T) {
 	})
 }
 
-// TestWatchLateRenewal checks that Watch reports how late a renewal was once two thirds of the TTL
-// have passed.
+// TestWatchLateRenewal checks that Watch reports a renewal as late if it comes after two thirds of
+// the TTL.
 func TestWatchLateRenewal(t *testing.T) {
 	for name, of := range map[string]struct {
 		silent time.Duration // since the grant

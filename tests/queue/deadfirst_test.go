@@ -112,7 +112,7 @@ func (x *cycles) count() {
 	x.last = now
 }
 
-// run keeps clients taking the lock, for d or for as long as trouble runs.
+// run keeps clients taking the lock for d or, if trouble is not nil, until trouble returns.
 func (x sort) run(t *testing.T, bucket *kvstore.Memory, clients int, d time.Duration, begin, trouble func()) *cycles {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -142,7 +142,7 @@ func TestFIFODeadWaiter(t *testing.T) {
 				kit.Unlock(t, holder)
 				kit.Unlock(t, before.Granted(t))
 				require.Less(t, time.Since(died), 100*time.Millisecond)
-				// The order is open, because a lock that has been free for a second may be taken
+				// Either may be first, because a lock that has been free for a second may be taken
 				// out of turn.
 				var wg sync.WaitGroup
 				for _, w := range []*kit.Waiting{after, last} {
@@ -433,8 +433,8 @@ func TestFIFOManyWaiters(t *testing.T) {
 	}
 }
 
-// TestLongQueue checks that a waiter in a long queue reads only the stretch ahead of its own
-// ticket, provided that this contains the places ahead of its own.
+// TestLongQueue checks that a waiter in a long queue reads only the stretch just ahead of its own
+// ticket, as long as that contains the places directly ahead.
 func TestLongQueue(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		often := kit.Join(t, s) // its place has a TTL of only 5 s

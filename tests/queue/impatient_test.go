@@ -76,11 +76,11 @@ func TestMessagesGivenUp(t *testing.T) {
 	})
 }
 
-// TestImpatientCallers checks throughput when callers give up at the head of the queue, as
-// impatient callers do because a queue serves first those who are about to run out of patience.
-// Each costs its successor three round trips, here of 1 ms: the deletion of the place, a list and
-// the claim. A claim that expected 0 would be refused and need another read, for a total of five
-// round trips and a twentieth of the grants that patient callers get instead of a seventh.
+// TestImpatientCallers checks that impatient callers do not ruin the throughput. They tend to give
+// up at the head of the queue, where their patience is nearly over, and each of them costs its
+// successor three round trips, here of 1 ms: the deletion of the place, a list and the claim. If
+// the claim expected 0, it would be refused and need another read. With five round trips the
+// callers would get a twentieth of the grants that patient ones get, instead of a seventh.
 func TestImpatientCallers(t *testing.T) {
 	const clients, roundTrip, section, d = 12, time.Millisecond, time.Millisecond, 3 * time.Second
 	rate := func(t *testing.T, bucket *kvstore.Memory, impatient bool) (grants int64) {

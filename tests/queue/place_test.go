@@ -237,8 +237,9 @@ func TestStaleQueueList(t *testing.T) {
 	})
 }
 
-// TestPlaceUsedAgain checks that a waiter that followed a place stops following it when the client
-// leaves it and queues again under the same key, which now belongs to a place behind the waiter.
+// TestPlaceUsedAgain checks that a waiter that follows a place does not go on to follow a new place
+// under the same key. The client that left the old place may reuse its key, but then queues behind
+// the waiter.
 func TestPlaceUsedAgain(t *testing.T) {
 	for name, lost := range map[string]func(kvstore.Event) bool{
 		"all is notified":                 func(kvstore.Event) bool { return false },

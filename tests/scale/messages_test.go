@@ -152,8 +152,8 @@ func TestMessagesTryLockAlternating(t *testing.T) {
 	})
 }
 
-// TestMessagesWaiting checks that while nothing happens a waiter sends a renewal and a read every 5
-// s, 24 messages a minute, wherever it stands in the queue. A holder sends only its renewals.
+// TestMessagesWaiting checks that while nothing happens a waiter sends a renewal and a read every
+// 5 s, 24 messages a minute, wherever it stands in the queue. A holder sends only its renewals.
 func TestMessagesWaiting(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder, c := kit.Join(t, s, natslock.WithTTL(time.Hour)), kit.Join(t, s)

@@ -25,8 +25,8 @@ const handedOver = 2 * time.Second
 // byTimers limits a hand-over without a notification. A waiter reads the lock about every 5 s.
 const byTimers = 8 * time.Second
 
-// deadFor limits how long a dead holder with a TTL of 3 s keeps others out. It is well below the 15
-// s of a waiter's place or of the default TTL. Tests in fake time check the exact limit, half a
+// deadFor limits how long a dead holder with a TTL of 3 s keeps others out. It is well below the
+// 15 s of a waiter's place or of the default TTL. Tests in fake time check the exact limit, half a
 // second more than the TTL.
 const deadFor = 7 * time.Second
 
