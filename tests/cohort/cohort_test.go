@@ -293,8 +293,8 @@ func TestCohortNextNeedsTime(t *testing.T) {
 	})
 }
 
-// TestCohortGrantedWithNobodyLeft checks that a lease whose next goroutine gives up goes to the one
-// after it, or is released if there is none.
+// TestCohortGrantedWithNobodyLeft checks that if the goroutine that is next for the lease gives up,
+// the lease goes to the one after it or, if there is none, is released.
 func TestCohortGrantedWithNobodyLeft(t *testing.T) {
 	for _, others := range []int{0, 1} {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {

@@ -77,7 +77,7 @@ func TestCohortsOfOneClient(t *testing.T) {
 		begin(1, "60s", natslock.TTL(time.Minute)) // asked after the previous goroutine got its ticket
 		begin(2, "60s", natslock.TTL(time.Minute), natslock.NoRenew())
 		begin(2, "60s", natslock.TTL(time.Minute)) // waits with the first two
-		begin(2, "15s")                            // joins the holder's cohort, which others are known to wait for
+		begin(2, "15s")                            // joins the holder's cohort after the client knew of other waiters
 		begin(3, "", natslock.Until(time.Now().Add(time.Minute)))
 		begin(4, "", natslock.Until(time.Now().Add(time.Minute)))
 		begin(4, "15s")

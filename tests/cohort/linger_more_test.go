@@ -20,9 +20,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// TestLingerUsedMeanwhile checks that if the notification of a place is lost, the client waiting
-// there gets the lock within five seconds, when it renews the place, even if the lease is used in
-// the meantime.
+// TestLingerUsedMeanwhile checks that a client whose place is not notified gets the lock within
+// five seconds, when it renews the place, even if the lease is used in the meantime.
 func TestLingerUsedMeanwhile(t *testing.T) {
 	for name, used := range map[string][2]time.Duration{
 		"briefly": {3800 * time.Millisecond, 0},
@@ -135,7 +134,8 @@ func TestLingerExtended(t *testing.T) {
 	})
 }
 
-// TestLingerTryGivesUp checks that a TryLock that gives up does not cost anyone the idle lease.
+// TestLingerTryGivesUp checks that a TryLock that gives up does not take the idle lease away from
+// others.
 func TestLingerTryGivesUp(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := kit.JoinFaulty(t, s)
@@ -158,8 +158,8 @@ func TestLingerTryGivesUp(t *testing.T) {
 	})
 }
 
-// TestLingerNone checks that the records of a client that keeps no idle leases do not claim that
-// they may be idle.
+// TestLingerNone checks that a client configured to keep no idle leases does not mark its records
+// as lingering.
 func TestLingerNone(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := kit.Join(t, s, natslock.WithTuning(natslock.Tuning{MaxLingering: -1})), kit.Join(t, s)

@@ -265,8 +265,7 @@ func TestLingerLost(t *testing.T) {
 	})
 }
 
-// TestLingerTwoClients checks that two clients whose locks linger alternate as quickly as any
-// others.
+// TestLingerTwoClients checks that lingering does not slow down two clients that alternate.
 func TestLingerTwoClients(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := kit.Join(t, s), kit.Join(t, s)

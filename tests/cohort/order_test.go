@@ -286,9 +286,9 @@ func TestCohortBehindAStranger(t *testing.T) {
 	}
 }
 
-// TestCohortUnnotified checks that a list shows a stranger of whose place the client was not
-// notified, because silence proves nothing. The list comes from the leader and is no older than a
-// second or the subscription.
+// TestCohortUnnotified checks that if the client was not notified of a stranger's place, a list
+// reveals the stranger, because silence proves nothing. The list comes from the leader and is no
+// older than a second or the subscription.
 func TestCohortUnnotified(t *testing.T) {
 	for name, learn := range map[string]func(t *testing.T, s *testutil.Server, c *kit.Member, f *faults.Store, waits []*kit.Waiting) []*kit.Waiting{
 		"silence": func(t *testing.T, s *testutil.Server, _ *kit.Member, f *faults.Store, waits []*kit.Waiting) []*kit.Waiting {
@@ -420,7 +420,7 @@ func TestCohortUnanswered(t *testing.T) {
 }
 
 // TestCohortClaimFoundAtItsPlace checks the order when a client that already has a place finds that
-// a claim with a lost reply was applied. Goroutines that arrived after the place come behind the
+// a claim with a lost reply was applied. Goroutines that arrived after the place come after the
 // clients that queued before them.
 func TestCohortClaimFoundAtItsPlace(t *testing.T) {
 	for _, givenUp := range []bool{false, true} {

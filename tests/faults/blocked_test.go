@@ -243,7 +243,7 @@ func (r *relay) start() {
 
 // blockedCalls makes each call of a client on a connection that looks alive but accepts no bytes,
 // because the application has filled its socket buffers. Each call must return when its context
-// ends. The result is how long after that each one returned.
+// ends. The result maps each call to how long after that it returned.
 func blockedCalls(t *testing.T, within time.Duration) (returned map[string]time.Duration) {
 	s := testutil.RunServer(t)
 	r := newRelay(t, s.URL())

@@ -158,7 +158,7 @@ func TestInFlightIsTriedAgainSoon(t *testing.T) {
 }
 
 // TestRefusalIsReadUpOn checks that the client reads a record from a state that contains the
-// revision of the refusal. A lagging replica may not know the holder.
+// revision named in the refusal. A lagging replica may not know the holder.
 func TestRefusalIsReadUpOn(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := kit.Join(t, s)

@@ -54,7 +54,7 @@ func TestForgedAttempt(t *testing.T) {
 // A review of the finished mutex found the following bugs. Each test guards against one of them.
 
 // TestForgedRecord checks that a claim that waits for the cleanup of its attempt does not delete
-// another client's record because a forged notification presents it as that attempt.
+// another client's record even if a forged notification presents it as that attempt.
 func TestForgedRecord(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		nc := s.Connect()
@@ -146,7 +146,7 @@ func TestOwnAttemptLandsWhileWaiting(t *testing.T) {
 	}
 }
 
-// TestForgedTombstone checks that the first waiter does not overwrite a live record because a
+// TestForgedTombstone checks that the first waiter does not overwrite a live record even if a
 // forged notification presents it as a tombstone. Found by TestSim (check 1, seed 7).
 func TestForgedTombstone(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -214,8 +214,8 @@ func TestForgedRevisionDeafensNobody(t *testing.T) {
 	})
 }
 
-// TestForgedHintOnFixedLease checks that a holder verifies its record once, not for the rest of the
-// lease, when a forged notification has a higher revision than a record that is never renewed.
+// TestForgedHintOnFixedLease checks that a holder verifies its record once, rather than throughout
+// the lease, when a forged notification has a higher revision than a record that is never renewed.
 // Found by TestSim (seed 100, by its duration).
 func TestForgedHintOnFixedLease(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {

@@ -53,8 +53,9 @@ func TestFullBucket(t *testing.T) {
 	}
 }
 
-// TestFullReplicas checks that clients notice that a replicated bucket is filling up, where each
-// renewal counts in full. They stop taking locks before it is full and continue once there is room.
+// TestFullReplicas checks that clients notice when a bucket with replicas is filling up. Each
+// renewal counts in full there, so they stop taking locks before the bucket is full, and continue
+// once there is room.
 func TestFullReplicas(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const limit = 64 << 10
@@ -151,8 +152,8 @@ func TestFullOfWaiters(t *testing.T) {
 // errFull is the error with which a full bucket refuses a write.
 var errFull = fmt.Errorf("%w: %w: maximum bytes exceeded", kvstore.ErrUnavailable, kvstore.ErrFull)
 
-// TestNoRoom checks that a waiter whose claim finds no room repeats the claim and now and then
-// gives up its place, and that it pauses in between.
+// TestNoRoom checks that a waiter repeats a claim that finds no room, now and then gives up its
+// place, and takes its time over both.
 func TestNoRoom(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		l := kit.Must(t, kit.Join(t, s).Lock, "l")

@@ -154,7 +154,7 @@ func TestOverdueIsRenewed(t *testing.T) {
 	})
 }
 
-// TestOverdueForged checks that a waiter does not claim the lock over a live record because a
+// TestOverdueForged checks that a waiter does not claim the lock over a live record even if a
 // notification shows an old record of the holder. Notifications can be forged, so their times prove
 // nothing.
 func TestOverdueForged(t *testing.T) {
@@ -205,8 +205,8 @@ func TestOverdueBreak(t *testing.T) {
 }
 
 // TestOverdueBreakOfFixedLease checks that the broken record of a fixed lease lasts as long as the
-// lease even if the server that reports the record's age to the operator has a clock that is ahead
-// by the slack.
+// lease even if the clock of the server that reports the record's age to the operator is ahead by
+// the slack.
 func TestOverdueBreakOfFixedLease(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 60 * time.Second
@@ -337,7 +337,7 @@ func TestOverdueLockIsDeleted(t *testing.T) {
 }
 
 // TestOverdueUnasked checks that a one-shot acquire neither gets the lock nor reports it as held if
-// the leader, which alone can tell whether a record is overdue, does not reply.
+// the leader does not reply. Only the leader can tell whether a record is overdue.
 func TestOverdueUnasked(t *testing.T) {
 	permit := func(c *natslock.Client) kit.Taking { return semaphore.New(c, 1).Acquire }
 	for name, tc := range map[string]struct {

@@ -118,7 +118,7 @@ func TestReplicaThatCatchesUp(t *testing.T) {
 }
 
 // unnamed omits the records of readers and slots from every list whose keys the leader did not
-// name, as a replica does that is catching up while another one leads.
+// name, like a replica that is catching up while another one leads.
 type unnamed struct{ kvstore.KV }
 
 func (unnamed) Alone() bool { return false }

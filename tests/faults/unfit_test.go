@@ -201,8 +201,8 @@ func (s *sender) Send(w kvstore.Write, answer func(kvstore.Answer)) (forget func
 	return forget, err
 }
 
-// TestUnfitAfterTheAnswer checks that a reply that arrived before the client knew that the bucket
-// is unfit grants nothing if it is evaluated only afterwards.
+// TestUnfitAfterTheAnswer checks that a reply grants nothing if the client learns that the bucket
+// is unfit after the reply has arrived but before it is evaluated.
 func TestUnfitAfterTheAnswer(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		answered, known := make(chan struct{}), make(chan struct{})

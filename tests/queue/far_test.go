@@ -19,7 +19,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// far is a store with a slow connection whose lists may fail.
+// far is a distant store whose lists may fail.
 type far struct {
 	kvstore.KV
 	way  time.Duration

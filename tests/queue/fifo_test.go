@@ -205,7 +205,7 @@ func TestFIFOHolderDiesOlderThanTheQueue(t *testing.T) {
 }
 
 // TestFIFOPredecessorDiesOlderThanTheQueue checks the same for a waiter that inherits a dead
-// predecessor whose record is older than the last one it saw of its previous predecessor.
+// predecessor whose record is older than the last record of its previous predecessor.
 func TestFIFOPredecessorDiesOlderThanTheQueue(t *testing.T) {
 	for range 4 { // a timed read may hide a failure by coming at the right moment
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -502,8 +502,8 @@ func TestLongQueueInBusyBucket(t *testing.T) {
 	})
 }
 
-// TestNewcomerReadsAPart checks that a newcomer does not pass a waiter whose record is not among
-// the few that the newcomer read.
+// TestNewcomerReadsAPart checks that a newcomer, which reads only some of a lock's records, does
+// not pass a waiter whose record it has not read.
 func TestNewcomerReadsAPart(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		b, c := kit.Join(t, s), kit.Join(t, s)

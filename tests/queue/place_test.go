@@ -276,7 +276,7 @@ func TestPlaceUsedAgain(t *testing.T) {
 }
 
 // TestPlaceUsedAgainFaults checks that whatever happens to the write that reuses a place, its
-// waiter either gets in in queue order or gives up and leaves nothing behind.
+// waiter either gets the lock in queue order or gives up and leaves nothing behind.
 func TestPlaceUsedAgainFaults(t *testing.T) {
 	for name, fate := range map[string]faults.Fate{
 		"lost on the way":              faults.Drop,
