@@ -292,7 +292,7 @@ func TestPublishComesBack(t *testing.T) {
 				back[owner] += wire.from(owner, key)
 			}
 		}
-		for _, l := range adopted { // a later attempt may have been granted instead, and may be lost again by now
+		for _, l := range adopted { // a later attempt may have been granted and lost again by now
 			if err := l.Extend(t.Context(), 0); err != nil {
 				require.ErrorIs(t, err, natslock.ErrLost)
 			}

@@ -74,7 +74,7 @@ func TestDeadWithTheirHolder(t *testing.T) {
 	tier.Proof(t)
 	const (
 		ttl    = 8 * time.Second
-		places = 12 * time.Second // the waiters' TTL, with which their places outlast the lease and the pause
+		places = 12 * time.Second // the waiters' TTL: their places outlast the lease and the pause
 		pause  = 1500 * time.Millisecond
 		slack  = 500 * time.Millisecond
 	)

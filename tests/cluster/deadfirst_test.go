@@ -104,7 +104,7 @@ func TestDeadFirstKilled(t *testing.T) {
 
 	for _, x := range []struct {
 		dead int
-		ago  time.Duration // how long before the lock is free they die
+		ago  time.Duration // how long they have been dead when the lock becomes free
 		late time.Duration // how much longer the first pause may be
 	}{
 		{dead: 1},

@@ -185,7 +185,7 @@ func (s *storm) run(d time.Duration) (sound bool) {
 	time.Sleep(time.Until(until))
 	s.end()
 	s.wg.Wait()
-	for _, x := range s.all { // at the end of the test there might be thousands
+	for _, x := range s.all { // not in t.Cleanup, which might have thousands to close
 		s.wg.Go(func() { _ = x.c.Close(s.ctx) })
 	}
 	s.wg.Wait()

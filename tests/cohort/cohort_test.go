@@ -43,7 +43,7 @@ func TestCohortFirstGivesUp(t *testing.T) {
 		name  string
 		late  map[string]time.Duration // delays of replies, by the stage of the write
 		held  bool                     // whether another client holds the lock
-		place bool                     // exists when the first goroutine gives up
+		place bool                     // whether there is one when the first goroutine gives up
 	}{
 		{"claim that is granted", map[string]time.Duration{"lock take": late}, false, false},
 		{"claim that is refused", map[string]time.Duration{"lock take": late}, true, false},

@@ -74,7 +74,7 @@ func TestCohortsOfOneClient(t *testing.T) {
 			require.Len(t, kit.Inspect(t, c.Client, "l").Queue, places)
 		}
 		begin(1, "60s", natslock.TTL(time.Minute))
-		begin(1, "60s", natslock.TTL(time.Minute)) // asked after the previous goroutine got its ticket
+		begin(1, "60s", natslock.TTL(time.Minute)) // asks after the previous goroutine has its ticket
 		begin(2, "60s", natslock.TTL(time.Minute), natslock.NoRenew())
 		begin(2, "60s", natslock.TTL(time.Minute)) // waits with the first two
 		begin(2, "15s")                            // joins the holder's cohort after the client knew of other waiters
@@ -128,7 +128,7 @@ func TestCohortBehindATry(t *testing.T) {
 				} else {
 					holder = try.Granted(t)
 				}
-				_, err := c.TryLock(t.Context(), "l") // it makes its own request despite the waiting goroutines
+				_, err := c.TryLock(t.Context(), "l") // makes a request of its own despite the waiting goroutines
 				require.ErrorIs(t, err, natslock.ErrLocked)
 				kit.UnlockAll(t, holder, waits...)
 				kit.WantNothing(t, s)
@@ -371,7 +371,7 @@ func TestCohortWaitersAreCountedOnce(t *testing.T) {
 				return
 			default:
 				n = max(n, c.Stats().Waiting)
-				time.Sleep(time.Microsecond) // with the race detector the test has a single processor
+				time.Sleep(time.Microsecond) // a test under the race detector has a single processor
 			}
 		}
 	}()

@@ -74,7 +74,7 @@ func TestLingerListedLate(t *testing.T) {
 type single struct{ kvstore.KV }
 
 func (s single) List(ctx context.Context, pattern string, least uint64, opts ...kvstore.ListOption) (kvstore.Listing, error) {
-	if strings.HasPrefix(pattern, "wait.") && len(opts) == 1 { // the other lists have no option or two
+	if strings.HasPrefix(pattern, "wait.") && len(opts) == 1 { // other lists have none or two options
 		return kvstore.Listing{}, kvstore.ErrUnavailable
 	}
 	return s.KV.List(ctx, pattern, least, opts...)

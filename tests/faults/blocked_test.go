@@ -77,7 +77,7 @@ func TestBrokenReleaseBlockedWrite(t *testing.T) {
 	go func() { done <- c.Close(ctx) }()
 	require.NoError(t, kit.ReceiveIn(t, 10*time.Second, done, "Close"))
 	c.Link.BlockWrites(false)
-	kit.Must(t, kit.Join(t, s).Lock, "l") // succeeds because of the deletion in the background: the TTL is 30 s
+	kit.Must(t, kit.Join(t, s).Lock, "l") // without the deletion in the background it would take 30 s
 }
 
 // block makes the connection's writes block and waits until one of them is stuck.

@@ -82,7 +82,7 @@ func TestHandleBucketOfAClockBehind(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				c := kit.Join(t, s)
 				fixed := kit.Must(t, c.Lock, "fixed", natslock.NoRenew(), natslock.TTL(time.Hour))
-				time.Sleep(2 * time.Second) // buckets are distinguished by their creation time
+				time.Sleep(2 * time.Second) // buckets are told apart by their creation times
 				kit.RemakeBucket(t, s.Connect(), record.TokenRevision(fixed.Token())-10)
 				other := kit.Join(t, s)
 				for range grants {
@@ -171,7 +171,7 @@ func TestDirectGetsOff(t *testing.T) {
 
 		r.Reconfigure(func(c *jetstream.StreamConfig) { c.AllowDirect = true })
 		l = kit.Must(t, a.Lock, "l")
-		next = b.Await(t, "l") // its list is answered by the leader, whose reply contains the settings
+		next = b.Await(t, "l") // its list goes to the leader, whose reply contains the settings
 		time.Sleep(time.Second)
 		asked := kit.NewTapOf(t, s.Connect(), "$JS.API.DIRECT.GET.>")
 		time.Sleep(6 * time.Second)

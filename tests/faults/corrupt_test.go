@@ -68,7 +68,7 @@ func TestCorruptRecord(t *testing.T) {
 			var timeout *natslock.TimeoutError
 			require.ErrorAs(t, err, &timeout)
 			require.Nil(t, timeout.Holder)
-			synctest.Wait() // until its place has been deleted, which nobody waits for
+			synctest.Wait() // until its place is deleted, which Lock does not wait for
 
 			info := kit.Inspect(t, operator.Client, "l")
 			require.NotNil(t, info.Holder, what)

@@ -28,7 +28,7 @@ import (
 var faultySteps = []struct {
 	stage string
 	ofB   bool
-	first int // range of writes of that stage that go wrong
+	first int // range of the writes of that stage that go wrong
 	last  int
 }{
 	{stage: "lock take", first: 1, last: 1},
@@ -467,7 +467,7 @@ func TestBreakAnswerLost(t *testing.T) {
 // TestReleaseUnnotified releases a lock with a TTL of an hour whose waiters get no notifications. A
 // waiter still reads the lock every few seconds.
 func TestReleaseUnnotified(t *testing.T) {
-	for _, waiters := range []int{1, 2, 8} { // the second waiter would take a lock that the first leaves free out of turn
+	for _, waiters := range []int{1, 2, 8} { // the second waiter would take a lock out of turn if the first left it free
 		t.Run(fmt.Sprint(waiters), func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				a, _ := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(time.Hour))

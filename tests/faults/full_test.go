@@ -45,7 +45,7 @@ func TestFullBucket(t *testing.T) {
 				}
 				_, err := c.TryLock(t.Context(), "other")
 				require.ErrorIs(t, err, natslock.ErrUnavailable)
-				time.Sleep(3 * time.Minute) // long enough for 540 renewals
+				time.Sleep(3 * time.Minute) // 540 renewals
 				kit.WantHeld(t, l)
 				require.NoError(t, l.Unlock(context.Background()))
 			})
@@ -120,7 +120,7 @@ func TestFullOfWaiters(t *testing.T) {
 			return strings.Contains(m.Subject, ".STREAM.INFO.") && proxy.Rewrite(t, nc, m, func(info map[string]any) {
 				asReplica(info, "n1", false)
 				info["config"].(map[string]any)["num_replicas"] = 3
-				if full.Load() { // as if other clients' places had filled it
+				if full.Load() { // by the places of other clients
 					info["state"].(map[string]any)["bytes"] = limit - 1
 				}
 			})

@@ -55,7 +55,7 @@ func TestHandleServerAway(t *testing.T) {
 		s.Stop()
 		kit.Receive(t, l.Context().Done(), "the end")
 		kit.WantLost(t, l, natslock.ErrLost)
-		w := c.Begin(t, "l") // waits until the outage is over
+		w := c.Begin(t, "l") // waits out the outage
 		time.Sleep(20 * time.Second)
 		require.False(t, w.Over())
 		s.Restart()

@@ -117,7 +117,7 @@ func TestRenewalsGoTogether(t *testing.T) {
 		t.Run(ttl.String(), func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 				a, f := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(ttl), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
-				sent := map[string][]time.Time{} // starting with the time when the lock was taken
+				sent := map[string][]time.Time{} // the first is when the lock was taken
 				var times []time.Time
 				f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 					sent[w.Key] = append(sent[w.Key], time.Now())

@@ -64,7 +64,7 @@ func TestBreakWaitsForTheHolder(t *testing.T) {
 		kit.Break(t, other.Client, l, "")
 		synctest.Wait()
 		require.ErrorIs(t, l.Err(), natslock.ErrBroken, "notified at once")
-		time.Sleep(20 * time.Second) // the holder needs time to stop its work
+		time.Sleep(20 * time.Second) // the holder's work takes a while to stop
 		require.False(t, w.Over())
 		_, err := other.TryLock(t.Context(), "l")
 		var locked *natslock.LockedError

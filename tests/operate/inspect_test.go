@@ -222,7 +222,7 @@ func TestInspectWatch(t *testing.T) {
 		gone.Cancel(nil)
 		gone.Failed(t)
 		require.Equal(t, []string{"queued orders.1", "gave up orders.1"}, all.reported())
-		time.Sleep(time.Minute) // watchStory leaves out the renewals
+		time.Sleep(time.Minute) // the stories leave out renewals
 		require.Empty(t, all.reported())
 		kit.Unlock(t, l)
 		l = w.Granted(t)

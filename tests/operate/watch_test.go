@@ -162,9 +162,9 @@ func TestWatchOfRemadeBucket(t *testing.T) {
 		f := kit.Follow(t, viewer, ">")
 		js, err := viewer.NC.JetStream()
 		require.NoError(t, err)
-		time.Sleep(time.Second) // buckets are distinguished by their creation time
+		time.Sleep(time.Second) // buckets are told apart by their creation times
 		require.NoError(t, js.DeleteStream(kit.StreamName))
-		a := kit.Join(t, s) // recreates the bucket
+		a := kit.Join(t, s) // re-creates the bucket
 		err = kit.Receive(t, f.Ended, "the end of the watch")
 		require.ErrorIs(t, err, natslock.ErrUnavailable)
 		require.ErrorContains(t, err, "re-created")

@@ -358,7 +358,7 @@ func TestFIFOOneReleaseWakesOneWaiter(t *testing.T) {
 		for _, m := range kit.Crowd(t, s, 20) {
 			queue = append(queue, m.Await(t, "l"))
 		}
-		time.Sleep(1500 * time.Millisecond) // they settle, and the holder starts watching after 1 s
+		time.Sleep(1500 * time.Millisecond) // they settle, and the holder begins to watch after 1 s
 		tapped := kit.NewTap(t, s.Connect(), "lock.l")
 		all := kit.NewTap(t, s.Connect(), ">")
 		lists := kit.NewTapOf(t, s.Connect(), "$JS.API.DIRECT.GET."+kit.StreamName)

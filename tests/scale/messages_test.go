@@ -300,7 +300,7 @@ func TestMessagesGivingUpUnanswered(t *testing.T) {
 		fate  faults.Fate
 	}{
 		"applied":       {"wait take", faults.LoseAnswer},
-		"never applied": {"lock take", faults.Drop}, // a claim at the tombstone that the client left itself
+		"never applied": {"lock take", faults.Drop}, // a claim at the tombstone that the client itself left
 	} {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -331,7 +331,7 @@ func TestMessagesCounters(t *testing.T) {
 	s := testutil.RunServer(t)
 	const clients, names, rounds = 50, 5, 20
 	var (
-		counters [names]int // guarded only by the locks; the race detector checks them
+		counters [names]int // guarded only by the locks, as the race detector checks
 		tokens   [names]uint64
 		wg       sync.WaitGroup
 		conns    []*nats.Conn

@@ -49,7 +49,7 @@ func TestMirrorOfTheDead(t *testing.T) {
 	}
 	waiter := at(t, p, natslock.WithTTL(time.Second))
 	w := waiter.await(t, waiter.Lock, "dead0")
-	waiter.nc.Close() // so that its place in the queue is a dead one, too
+	waiter.nc.Close() // leaves a dead place in the queue as well
 	<-w.Done
 	dead.nc.Close()
 

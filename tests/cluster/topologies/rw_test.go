@@ -34,7 +34,7 @@ func readingAndWriting(t *testing.T, n network) {
 		info, err := admin.New(r1.Client).Inspect(t.Context(), admin.KindRW, "doc")
 		return err == nil && info.Holder != nil
 	})
-	for _, p := range n.places { // a guard under the wrong name guards nothing
+	for _, p := range n.places { // a guard under the wrong name would guard nothing
 		_, err = at(t, p, n.opts...).rw.TryRLock(t.Context(), "doc")
 		require.ErrorIs(t, err, natslock.ErrLocked, "at %s", p.name)
 	}

@@ -30,9 +30,9 @@ const documents = "../../../docs/operate/topologies"
 
 // host is a machine with the server that a documented file configures.
 type host struct {
-	name string // its name in the files
+	name string // the machine's name in the files
 	file string
-	edit func(string) string // removes lines that are forgotten; may be nil
+	edit func(string) string // removes lines, as if they had been forgotten; may be nil
 }
 
 var (
