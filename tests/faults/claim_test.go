@@ -131,7 +131,7 @@ func TestInFlightIsNotHeld(t *testing.T) {
 }
 
 // TestInFlightIsTriedAgainSoon checks the pauses between retries: a write is usually in flight only
-// briefly, but may take longer across the world.
+// briefly, but may take longer between continents.
 func TestInFlightIsTriedAgainSoon(t *testing.T) {
 	for tries, limits := range map[int][2]time.Duration{
 		6:  {0, 0},
@@ -240,7 +240,8 @@ func forge(t testing.TB, r *kit.Raw, id string, attempt int, ttl time.Duration) 
 
 // TestGivenUpDoesNotLand checks that an attempt of an abandoned claim cannot land late. The
 // attempt, which expects a tombstone, is stuck in the network, and the client gets neither a
-// notification nor the reply. It replaces the tombstone, so the server refuses the attempt.
+// notification nor the reply. The client therefore replaces the tombstone, so that the server
+// refuses the attempt.
 func TestGivenUpDoesNotLand(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, fa := kit.Faulty(t, s.Connect(), 1)

@@ -280,8 +280,8 @@ func TestBusyLockIsNoOutage(t *testing.T) {
 	})
 }
 
-// TestOutageOfALaterWait checks that the error of a wait reports the outage that it met itself.
-// What the client learned while an earlier goroutine waited says nothing about it.
+// TestOutageOfALaterWait checks that the error of a wait reports an outage that began during that
+// wait. What the client learned during an earlier goroutine's wait says nothing about a later one.
 func TestOutageOfALaterWait(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := kit.JoinFaulty(t, s)

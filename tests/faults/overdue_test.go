@@ -302,8 +302,8 @@ func TestOverdueDeletionUnanswered(t *testing.T) {
 	})
 }
 
-// TestOverdueDeletionInFlight checks that the acquire still gets the lock if its deletion meets a
-// write in flight, for example another client's deletion of the same record.
+// TestOverdueDeletionInFlight checks that a one-shot acquire still gets the lock if its deletion
+// meets a write in flight, for example another client's deletion of the same record.
 func TestOverdueDeletionInFlight(t *testing.T) {
 	deletesOverdue(t, faults.Refuse(kvstore.ErrInFlight), func(t *testing.T, err error) { require.NoError(t, err) })
 }

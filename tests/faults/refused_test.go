@@ -131,8 +131,8 @@ func TestOutageIsNoRefusedRenewal(t *testing.T) {
 	})
 }
 
-// TestRevokedPermission has a user lose its permission while it holds a lock, so that the server
-// answers no renewal.
+// TestRevokedPermission has a user lose its permission while it holds a lock, so that the server no
+// longer answers renewals.
 func TestRevokedPermission(t *testing.T) {
 	var options *server.Options
 	user := func(p *server.Permissions) []*server.User {
@@ -153,8 +153,8 @@ func TestRevokedPermission(t *testing.T) {
 	}, testutil.WithConfig(func(o *server.Options) { o.Users, options = user(nil), o }))
 }
 
-// TestLostTooLarge checks that a lock is lost with that reason if its renewals have outgrown the
-// message limit.
+// TestLostTooLarge checks that when renewals outgrow the message limit, the lock is lost with that
+// reason.
 func TestLostTooLarge(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := kit.JoinFaulty(t, s)

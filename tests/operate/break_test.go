@@ -223,7 +223,8 @@ func TestBreakOnlyWhoWasShown(t *testing.T) {
 }
 
 // TestBreakBehindAMirror checks that an operator behind a lagging mirror can break a lock although
-// the mirror reports no record. On a single server the client cannot tell that a mirror replies.
+// the mirror reports no record. On a single server the client cannot tell that a mirror is
+// answering.
 func TestBreakBehindAMirror(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder := kit.Join(t, s)

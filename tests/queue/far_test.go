@@ -46,7 +46,8 @@ func (f *far) Send(w kvstore.Write, done func(kvstore.Answer)) (func(), error) {
 }
 
 // TestTryLockFarAway checks that TryLock gets a free lock even if reading the queue takes longer
-// than the 100 ms for which the queue may be treated as empty. It still makes one attempt.
+// than the 100 ms for which the queue may be treated as empty. TryLock still makes one attempt
+// after such a read.
 func TestTryLockFarAway(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		near := kit.Join(t, s)
