@@ -17,7 +17,7 @@ const (
 var ofParts = []*Case{
 	// Reader-writer lock.
 	{Name: "read", Level: 3, Part: rwlock, judge: reads, Must: "A reader must (M94) write its record with the header `Nats-Expected-Last-Subject-Sequence-Subject` naming `$KV.<bucket>.rw.<name>`", Also: "M28"},
-	{Name: "read-renewal", Level: 3, Part: rwlock, judge: readRenewal, TTL: 2 * time.Second, Must: "A reader renews and releases its own record like a lease, without a guard: its expectation is about its own key then."},
+	{Name: "read-renewal", Level: 3, Part: rwlock, judge: readRenewal, TTL: 2 * time.Second, Must: "A reader renews and releases its own record like any lease, without a guard, so that the expectation applies to its own key."},
 	{Name: "read-behind-gate", Level: 3, Part: rwlock, judge: readBehindGate, Must: "A reader must not (M96) claim at it before it has read a tombstone there."},
 	{Name: "read-again", Level: 3, Part: rwlock, judge: readAgain, TTL: 10 * time.Second, Must: "An attempt to join that follows one without an answer must (M95) have a new id and so a new key, because the expectation does not protect that key."},
 	{Name: "read-clean-up", Level: 3, Part: rwlock, judge: readCleanUp, TTL: 10 * time.Second, Must: "To clean up after an attempt the client must not (M63) write at its E, which is about the gate."},
@@ -30,16 +30,16 @@ var ofParts = []*Case{
 	{Name: "drain-forged", Level: 3, Part: rwlock, judge: drainForged, Must: "A named reader must not (M102) count as gone until the writer has read that reader's tombstone."},
 	{Name: "drain-broken", Level: 3, Part: rwlock, judge: drainBroken, Must: "A broken reader is live."},
 	{Name: "drain-old-answer", Level: 3, Part: rwlock, judge: drainOldAnswer, Must: "its `last_seq` is at or above the revision of an acknowledged write of the gate,", Also: "M99"},
-	{Name: "drain-anew", Level: 3, Part: rwlock, judge: drainAnew, Must: "the bucket that answers has the creation time that it must (M101) have in all answers."},
+	{Name: "drain-anew", Level: 3, Part: rwlock, judge: drainAnew, Must: "it shows the creation time of the bucket, which must (M101) be the same in all answers."},
 	{Name: "drain-twice", Level: 5, Part: rwlock, judge: drainTwice, Must: "So the proof must (M103) be **two** complete answers"},
-	{Name: "drain-incomplete", Level: 5, Part: rwlock, judge: drainIncomplete, Must: "A key that an incomplete answer does not name, a 404 and an empty list prove nothing: a client must not (M40) treat them as absence where a rule asks for a state."},
+	{Name: "drain-incomplete", Level: 5, Part: rwlock, judge: drainIncomplete, Must: "A key that an incomplete answer does not name, a 404 and an empty list prove nothing, so a client must not (M40) treat them as absence where a rule asks for a state."},
 
 	// Semaphore.
 	{Name: "permit", Level: 3, Part: semaphore, judge: permit, Must: "A semaphore has 1 to 256 permits, and permit k is the slot `sem.<name>.<k>`."},
 	{Name: "permit-full", Level: 3, Part: semaphore, judge: permitFull, Must: "A client must not (M104) claim slots at or above its own number."},
 	{Name: "permit-queue", Level: 3, Part: semaphore, judge: permitQueue, Must: "A waiter must not (M105) claim slots in its turn before it is the first."},
 	{Name: "permit-newcomer", Level: 3, Part: semaphore, judge: permitNewcomer, Must: "If the queue has a place, it queues."},
-	{Name: "permit-unequal", Level: 3, Part: semaphore, judge: permitUnequal, Must: "A free slot at or above that is no evidence: no waiter claims that one out of turn."},
+	{Name: "permit-unequal", Level: 3, Part: semaphore, judge: permitUnequal, Must: "no waiter claims it out of turn."},
 	{Name: "permit-late", Level: 3, Part: semaphore, judge: permitLate, TTL: 10 * time.Second, Must: "A claim of one slot must (M108) be over before the claim of another begins. A late acknowledgement of the first must not (M109) become a second grant."},
 }
 

@@ -581,7 +581,7 @@ const (
 	mustNotExpectZero = "It expects the last revision that the client knows of its record, and must not (M84) expect 0."
 	mustGiveUp        = "A waiter that gives up writes status 4"
 	mustNameTheEnded  = "Its `id` is that of the record that it ends, even if that is another client's"
-	mustLeave         = "That must not (M77) have status 5 unless no place at all was before it, because its successor claims at once. Otherwise it has status 9."
+	mustLeave         = "The tombstone must not (M77) have status 5 unless no place at all was before it, because its successor claims at once. Otherwise it has status 9."
 )
 
 // rules apply to every write that the program sends, in every case.
@@ -639,7 +639,7 @@ var rules = []rule{
 		}
 		return unless(differ == "", "the field "+differ+" as the attempt has it")
 	}},
-	{"From level 2 on only the records of *fixed* leases, which nobody renews, have `f`.", func(_ *trial, w write) string {
+	{"From level 2 on only *fixed* leases, which are never renewed, have `f` in their records.", func(_ *trial, w write) string {
 		return unless(w.deletes() || !w.renewal() || w.fields["f"] == nil || w.fields["by"] != nil, "no f in the renewal: a fixed lease is not renewed")
 	}},
 	{"the number of the attempt, from 1. Not in renewals", func(_ *trial, w write) string {
