@@ -83,7 +83,7 @@ func Value(v []byte) Option {
 
 func checkValue(v []byte) error {
 	if len(v) > MaxValue {
-		return fmt.Errorf("%w: the value has %d bytes, at most %d fit", natslock.ErrInvalid, len(v), MaxValue)
+		return fmt.Errorf("%w: the value has %d bytes, more than the limit of %d", natslock.ErrInvalid, len(v), MaxValue)
 	}
 	return nil
 }
@@ -163,7 +163,7 @@ func New(c *natslock.Client, name string, opts ...Option) *Election {
 func (e *Election) ready(ctx context.Context) error {
 	switch {
 	case e == nil || e.c == nil && e.err == nil:
-		return fmt.Errorf("%w: an election.Election made without New", natslock.ErrInvalid)
+		return fmt.Errorf("%w: the election.Election was not created by New", natslock.ErrInvalid)
 	case e.err != nil:
 		return fmt.Errorf("election %.512q: %w", e.name, e.err)
 	case ctx == nil:

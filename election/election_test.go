@@ -97,12 +97,12 @@ func TestRefused(t *testing.T) {
 		lead := func(context.Context, *election.Term) error { panic("it leads") }
 		large := make([]byte, election.MaxValue+1)
 		for why, e := range map[string]*election.Election{
-			"made without New": nil,
-			"without New":      {},
-			"no client":        election.New(nil, name),
-			"an option is nil": election.New(c.Client, name, nil),
-			"4097 bytes":       election.New(c.Client, name, election.Value(large)),
-			"function is nil":  election.New(c.Client, name, election.OnChange(nil)),
+			"not created by New": nil,
+			"created by New":     {},
+			"no client":          election.New(nil, name),
+			"an option is nil":   election.New(c.Client, name, nil),
+			"4097 bytes":         election.New(c.Client, name, election.Value(large)),
+			"function is nil":    election.New(c.Client, name, election.OnChange(nil)),
 		} {
 			_, err := e.Campaign(t.Context())
 			require.ErrorIs(t, err, natslock.ErrInvalid)

@@ -95,7 +95,7 @@ func (f *Fence) batch(messages []*nats.Msg) (out []*nats.Msg, guarded int, expec
 		out = append(out, o)
 	}
 	if guarded < 0 {
-		return nil, 0, false, fmt.Errorf("%w: each message of the batch has an expectation; the fence needs a message without", ErrInvalid)
+		return nil, 0, false, fmt.Errorf("%w: every message in the batch has an expectation; the fence needs one without", ErrInvalid)
 	}
 	return out, guarded, expects, nil
 }
@@ -126,18 +126,18 @@ func (f *Fence) commit(ctx context.Context, messages []*nats.Msg) (*jetstream.Pu
 		Count int    `json:"count"`
 	}
 	if err := json.Unmarshal(answer.Data, &got); err != nil {
-		return nil, fmt.Errorf("unreadable answer: %w", err)
+		return nil, fmt.Errorf("unreadable reply: %w", err)
 	}
 	switch {
 	case got.Error != nil:
 		return nil, got.Error
 	case got.Batch != id || got.Count != len(messages) || got.Sequence == 0:
-		return nil, errors.New("the answer does not acknowledge the batch")
+		return nil, errors.New("the reply does not acknowledge the batch")
 	}
 	return &got.PubAck, nil
 }
 
-var errNoBatches = errors.New("it takes no batches; set allow_atomic and open the fence again")
+var errNoBatches = errors.New("the stream does not accept batches; set allow_atomic and reopen the fence")
 
 // batchesOff is the server's error code for a batch if allow_atomic is off.
 const batchesOff jetstream.ErrorCode = 10174
@@ -146,4 +146,4 @@ const batchesOff jetstream.ErrorCode = 10174
 var errTurnedOff = errors.New("allow_atomic was turned off while the fence was open, as js.CreateOrUpdateKeyValue does; set allow_atomic again, and open the bucket with js.KeyValue")
 
 // errNotSent means that the last message was not sent, without which a batch is never stored.
-var errNotSent = errors.New("the batch was not sent to its end")
+var errNotSent = errors.New("the batch was not sent completely")

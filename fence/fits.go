@@ -24,7 +24,7 @@ func (f *Fence) inspect(ctx context.Context) (lanes int, err error) {
 		}
 		if refusal, final := refused(err); final {
 			if refusal.ErrorCode == jetstream.JSErrCodeStreamNotFound {
-				return 0, fmt.Errorf("%w: there is no such stream here; create it, or connect to its account or domain: %w", ErrUnfit, refusal)
+				return 0, fmt.Errorf("%w: no such stream here; create it, or connect to its account or domain: %w", ErrUnfit, refusal)
 			}
 			return 0, fmt.Errorf("information about the stream: %w", refusal)
 		}
@@ -61,13 +61,13 @@ func (f *Fence) info(ctx context.Context) (*jetstream.StreamInfo, error) {
 		jetstream.StreamInfo
 	}
 	if err := json.Unmarshal(answer.Data, &got); err != nil {
-		return nil, fmt.Errorf("unreadable answer: %w", err)
+		return nil, fmt.Errorf("unreadable reply: %w", err)
 	}
 	if got.Error != nil {
 		return nil, got.Error
 	}
 	if got.Config.Name != f.stream {
-		return nil, errors.New("the answer is about another stream")
+		return nil, errors.New("the reply is about another stream")
 	}
 	return &got.StreamInfo, nil
 }
@@ -94,19 +94,19 @@ func (f *Fence) unfit(c *jetstream.StreamConfig, lanes int) (setting, remedy str
 	case c.NoAck: //safety:fence-noack
 		return "it acknowledges nothing (no_ack)", "unset no_ack, or " + another
 	case c.Retention != jetstream.LimitsPolicy: //safety:fence-retention
-		return "its retention removes messages that were consumed", "use a stream with the retention \"limits\""
+		return "its retention policy removes consumed messages", "use a stream with the \"limits\" retention policy"
 	// Per-message TTLs do not help: a restarted server removes an old message even if its TTL is
 	// "never".
 	case c.MaxAge > 0: //safety:fence-age
-		return fmt.Sprintf("it removes messages after %v (max_age, the TTL of a bucket)", c.MaxAge), "unset it, or " + another
+		return fmt.Sprintf("it removes messages after %v (max_age, a bucket's TTL)", c.MaxAge), "unset it, or " + another
 	case c.Discard == jetstream.DiscardOld && (c.MaxMsgs > 0 || c.MaxBytes > 0): //safety:fence-discard
-		return "it discards old messages, the fence's too, when it is full (max_msgs or max_bytes)", "set discard to \"new\", or remove these limits"
+		return "when it is full, it discards old messages, including the fence's (max_msgs or max_bytes)", "set discard to \"new\", or remove these limits"
 	case c.DiscardNewPerSubject: //safety:fence-per-subject
-		return "it refuses a further message of a subject (discard_new_per_subject), and so the next holder's", "unset it, or " + another
+		return "it refuses more messages on a full subject (discard_new_per_subject), including the next holder's", "unset it, or " + another
 	case c.PersistMode == jetstream.AsyncPersistMode: //safety:fence-async
-		return "it acknowledges messages before they are written (persist_mode async), and may forget the fence's in a crash", "unset the mode, or " + another
+		return "it acknowledges messages before they are written (persist_mode async), so a crash may lose the fence's", "unset the mode, or " + another
 	case c.AllowMsgCounter:
-		return "it takes counters only (allow_msg_counter)", another
+		return "it accepts only counters (allow_msg_counter)", another
 	}
 	for i := range lanes {
 		if s := f.laneSubject(i); !captured(c.Subjects, s) {

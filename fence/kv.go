@@ -113,11 +113,11 @@ func (kv *KV) deletedAt(ctx context.Context, key string) (uint64, error) {
 
 func (kv *KV) message(key string, value []byte) (*nats.Msg, error) {
 	if kv == nil || kv.f == nil {
-		return nil, fmt.Errorf("%w: a fence.KV made without Fence.KV", ErrInvalid)
+		return nil, fmt.Errorf("%w: the fence.KV was not returned by Fence.KV", ErrInvalid)
 	}
 	subject := kvSubjects + kv.bucket + "." + key
 	if !validKey.MatchString(key) || literal(subject) != nil {
-		return nil, kv.f.named(fmt.Errorf("%w: %.64q is no key", ErrInvalid, key))
+		return nil, kv.f.named(fmt.Errorf("%w: %.64q is not a valid key", ErrInvalid, key))
 	}
 	return &nats.Msg{Subject: subject, Data: value, Header: nats.Header{}}, nil
 }

@@ -49,13 +49,13 @@ func Open(ctx context.Context, js jetstream.JetStream, stream, subject string, t
 
 func (f *Fence) configure(opts []Option) error {
 	if f.stream == "" || len(f.stream) > maxStream || strings.ContainsAny(f.stream, " \t\r\n.*>/\\") {
-		return fmt.Errorf("%w: %.64q is no name of a stream", ErrInvalid, f.stream)
+		return fmt.Errorf("%w: %.64q is not a valid stream name", ErrInvalid, f.stream)
 	}
 	if err := literal(f.subject); err != nil { //safety:fence-literal
 		return err
 	}
 	if f.token == 0 {
-		return fmt.Errorf("%w: 0 is no fencing token", ErrInvalid)
+		return fmt.Errorf("%w: 0 is not a valid fencing token", ErrInvalid)
 	}
 	for _, opt := range opts {
 		if opt == nil {
@@ -144,7 +144,7 @@ func (f *Fence) raise(ctx context.Context, subject string, m mark) (mark, uint64
 		case there.Token > m.Token: //safety:fence-greater
 			return mark{}, 0, fmt.Errorf("%w: token %d has opened it", ErrSuperseded, there.Token)
 		case sequence == 0 && created: //safety:fence-renamed
-			return mark{}, 0, fmt.Errorf("%w: the server acknowledged the message under %q, but the stream does not have it there; remove the mapping or limit that takes it away", ErrUnfit, subject)
+			return mark{}, 0, fmt.Errorf("%w: the server acknowledged the message on %q, but the stream does not have it; remove the mapping or limit that takes it away", ErrUnfit, subject)
 		}
 		if there.Lanes > m.Lanes { //safety:fence-lanes
 			m.Lanes = there.Lanes
@@ -210,7 +210,7 @@ func (f *Fence) read(ctx context.Context, subject string) (mark, uint64, error) 
 		} `json:"message"`
 	}
 	if err := json.Unmarshal(answer.Data, &got); err != nil {
-		return mark{}, 0, fmt.Errorf("read %q: unreadable answer: %w", subject, err)
+		return mark{}, 0, fmt.Errorf("read %q: unreadable reply: %w", subject, err)
 	}
 	switch {
 	case got.Error != nil && got.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound:
@@ -218,13 +218,13 @@ func (f *Fence) read(ctx context.Context, subject string) (mark, uint64, error) 
 	case got.Error != nil:
 		return mark{}, 0, fmt.Errorf("read %q: %w", subject, got.Error)
 	case got.Message == nil || got.Message.Sequence == 0:
-		return mark{}, 0, fmt.Errorf("read %q: the answer has no message", subject)
+		return mark{}, 0, fmt.Errorf("read %q: the reply has no message", subject)
 	}
 	var m mark
 	// This includes the tombstone of a deleted key. The highest token is lost, so nothing may
 	// replace the message without an operator's consent.
 	if err := json.Unmarshal(got.Message.Data, &m); err != nil || m.Format != format || m.Token == 0 || m.Lanes < 1 || m.Lanes > MaxLanes { //safety:fence-foreign
-		return mark{}, got.Message.Sequence, fmt.Errorf("%w: message %d under %q is not of a fence, so the greatest token is not known; "+
+		return mark{}, got.Message.Sequence, fmt.Errorf("%w: message %d on %q is not a fence message, so the highest token is unknown; "+
 			"stop all holders, purge the subject, and take the lock again", ErrUnfit, got.Message.Sequence, subject)
 	}
 	return m, got.Message.Sequence, nil
@@ -233,7 +233,7 @@ func (f *Fence) read(ctx context.Context, subject string) (mark, uint64, error) 
 // why adds the permission that the server denied, if that explains the missing response.
 func (f *Fence) why(err error) error {
 	if last := f.nc.LastError(); errors.Is(err, context.DeadlineExceeded) && errors.Is(last, nats.ErrPermissionViolation) {
-		return fmt.Errorf("%w; the server refused this user a subject: %w", errNoAnswer, last)
+		return fmt.Errorf("%w; the server denied this user a subject: %w", errNoAnswer, last)
 	}
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		// Do not wrap the error of this context, which is not the caller's. If the caller's
@@ -243,7 +243,7 @@ func (f *Fence) why(err error) error {
 	return err
 }
 
-var errNoAnswer = errors.New("no answer came in time")
+var errNoAnswer = errors.New("no reply arrived in time")
 
 // unavailable is the status of an error response when there is no leader, or when resources
 // are temporarily exhausted.

@@ -53,7 +53,7 @@ func (f *Fence) PublishMsg(ctx context.Context, m *nats.Msg) (*jetstream.PubAck,
 	case err != nil:
 		return nil, f.named(fmt.Errorf("%s: %w", what, err))
 	case own:
-		return nil, f.named(fmt.Errorf("%s: %w: a message has one expectation, and the fence needs it; use PublishBatch", what, ErrInvalid))
+		return nil, f.named(fmt.Errorf("%s: %w: a message can have only one expectation, which the fence needs; use PublishBatch", what, ErrInvalid))
 	}
 	return f.write(ctx, what, false, func(ctx context.Context, l *lane) (*jetstream.PubAck, error) {
 		f.guard(out, l) //safety:fence-guard
@@ -74,7 +74,7 @@ func (f *Fence) message(m *nats.Msg) (out *nats.Msg, own bool, err error) {
 		return nil, false, err
 	}
 	if m.Subject == f.subject || strings.HasPrefix(m.Subject, f.subject+".") { //safety:fence-subjects
-		return nil, false, fmt.Errorf("%w: the subjects from %q on belong to the fence", ErrInvalid, f.subject)
+		return nil, false, fmt.Errorf("%w: subjects that begin with %q belong to the fence", ErrInvalid, f.subject)
 	}
 	out = &nats.Msg{Subject: f.destination(m.Subject), Data: m.Data, Header: nats.Header{}}
 	maps.Copy(out.Header, m.Header)
@@ -109,14 +109,14 @@ func (f *Fence) write(ctx context.Context, what string, expects bool, send func(
 	case l = <-f.free:
 		defer func() { f.free <- l }()
 	case <-limited.Done():
-		return fail(errors.New("not sent: other writes of this fence were in front of it until the time was over"))
+		return fail(errors.New("not sent: timed out waiting for other writes of this fence"))
 	}
 	for try := 0; ; try++ {
 		if err := f.Err(); err != nil {
 			return nil, fmt.Errorf("%s: %w", what, err)
 		}
 		if limited.Err() != nil {
-			return fail(errors.New("not stored: the time was over before the server accepted it"))
+			return fail(errors.New("not stored: timed out before the server accepted it"))
 		}
 		ack, err := send(limited, l)
 		if err == nil {
@@ -160,17 +160,17 @@ func (f *Fence) judge(ctx context.Context, l *lane, try int) (open bool, err err
 	there, sequence, err := f.read(ctx, l.subject)
 	switch {
 	case errors.Is(err, ErrUnfit):
-		return false, f.end(f.named(fmt.Errorf("%w: another message is in its place: %w", ErrLost, err)))
+		return false, f.end(f.named(fmt.Errorf("%w: another message has replaced it: %w", ErrLost, err)))
 	case err != nil:
 		return false, nil // the next try will tell
 	case sequence == l.sequence:
 		return true, nil
 	case there.Token > f.token:
-		return false, f.end(f.named(fmt.Errorf("%w: token %d has opened it; the write was not stored, stop working", ErrSuperseded, there.Token)))
+		return false, f.end(f.named(fmt.Errorf("%w: token %d has opened it; the write was not stored, so stop working", ErrSuperseded, there.Token)))
 	case there.Token == f.token && sequence > l.sequence:
-		return false, f.end(f.named(fmt.Errorf("%w: the same token has opened it again; the write was not stored", ErrSuperseded)))
+		return false, f.end(f.named(fmt.Errorf("%w: the fence was reopened with the same token; the write was not stored", ErrSuperseded)))
 	case try >= absent || there.Token > 0 && sequence > l.sequence:
-		return false, f.end(f.named(fmt.Errorf("%w: message %d is gone from %q; the write was not stored, open the fence again if the lock is still held", ErrLost, l.sequence, l.subject)))
+		return false, f.end(f.named(fmt.Errorf("%w: message %d no longer exists on %q; the write was not stored, so reopen the fence if the lock is still held", ErrLost, l.sequence, l.subject)))
 	}
 	return false, nil
 }

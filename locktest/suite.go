@@ -133,7 +133,7 @@ func await[T any](t *trial, ch <-chan T, what string) T {
 	case v := <-ch:
 		return v
 	case <-time.After(patience):
-		t.Fatalf("%s does not come within %v", what, patience)
+		t.Fatalf("%s did not arrive within %v", what, patience)
 		panic("unreachable")
 	}
 }

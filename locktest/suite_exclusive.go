@@ -15,7 +15,7 @@ func (t *trial) held() {
 	t.check(none == nil, "two hold the lock")
 	t.matches("TryLock", err, natslock.ErrLocked)
 	locked, ok := errors.AsType[*natslock.LockedError](err)
-	t.check(ok && locked.Name == "held", "the error is no LockedError of the lock: %v", err)
+	t.check(ok && locked.Name == "held", "the error is not a LockedError for this lock: %v", err)
 	t.matches("TryDo", t.locks.TryDo(t.Context(), "held", t.never), natslock.ErrLocked)
 	t.release(l)
 	t.free("held")

@@ -115,7 +115,7 @@ type Option func(*Group) error
 func ID(id string) Option {
 	return func(g *Group) error {
 		if id == "" || len(id) > 200 {
-			return fmt.Errorf("%w: the id of a worker has 1 to 200 bytes, this one has %d", natslock.ErrInvalid, len(id))
+			return fmt.Errorf("%w: a worker's ID must have 1 to 200 bytes; this one has %d", natslock.ErrInvalid, len(id))
 		}
 		g.id = id
 		return nil
@@ -134,14 +134,14 @@ func Weight(n int) Option {
 
 func checkWeight(n int) error {
 	if n < 1 || n > maxWeight {
-		return fmt.Errorf("%w: a weight of %d: 1 to %d are possible", natslock.ErrInvalid, n, maxWeight)
+		return fmt.Errorf("%w: the weight must be 1 to %d, not %d", natslock.ErrInvalid, maxWeight, n)
 	}
 	return nil
 }
 
 func checkCount(n int) error {
 	if n < 1 || n > MaxPartitions {
-		return fmt.Errorf("%w: %d partitions: 1 to %d are possible", natslock.ErrInvalid, n, MaxPartitions)
+		return fmt.Errorf("%w: the number of partitions must be 1 to %d, not %d", natslock.ErrInvalid, MaxPartitions, n)
 	}
 	return nil
 }
@@ -150,7 +150,7 @@ func checkCount(n int) error {
 // the patterns that are built from it.
 func checkGroup(name string) error {
 	if name == "" || len(name) > maxGroup || strings.ContainsAny(name, "*>") {
-		return fmt.Errorf("%w: a group %.64q: the name is empty, has more than %d bytes or a wildcard", natslock.ErrInvalid, name, maxGroup)
+		return fmt.Errorf("%w: group %.64q: the name must not be empty, exceed %d bytes or contain a wildcard", natslock.ErrInvalid, name, maxGroup)
 	}
 	return nil
 }
@@ -162,7 +162,7 @@ func checkGroup(name string) error {
 func Drain(d time.Duration) Option {
 	return func(g *Group) error {
 		if d <= 0 {
-			return fmt.Errorf("%w: a drain time of %v", natslock.ErrInvalid, d)
+			return fmt.Errorf("%w: the drain time must be positive, not %v", natslock.ErrInvalid, d)
 		}
 		g.drain = d
 		return nil
@@ -188,7 +188,7 @@ func Meta(m map[string]string) Option {
 	return func(g *Group) error {
 		for _, k := range []string{idKey, weightKey, countKey} {
 			if _, ok := m[k]; ok {
-				return fmt.Errorf("%w: the metadata of a worker have the key %q, which is taken", natslock.ErrInvalid, k)
+				return fmt.Errorf("%w: the metadata key %q is reserved", natslock.ErrInvalid, k)
 			}
 		}
 		g.meta = m
@@ -241,7 +241,7 @@ func New(c *natslock.Client, name string, partitions int, opts ...Option) *Group
 func (g *Group) ready() error {
 	switch {
 	case g == nil || g.c == nil && g.err == nil:
-		return fmt.Errorf("%w: a partition.Group made without New", natslock.ErrInvalid)
+		return fmt.Errorf("%w: the partition.Group was not created by New", natslock.ErrInvalid)
 	case g.err != nil:
 		return fmt.Errorf("partitions of %.64q: %w", g.name, g.err)
 	}

@@ -105,7 +105,7 @@ func TestDrainTime(t *testing.T) {
 		said := w.find(partition.EventSlow)
 		require.ErrorIs(t, said.Err, partition.ErrDrainTime)
 		require.InDelta(t, 3.5, said.Time.Sub(begun).Seconds(), 0.1)
-		require.Contains(t, w.log.String(), "has not left its partition within the drain time")
+		require.Contains(t, w.log.String(), "did not return within the drain time")
 	})
 }
 
@@ -206,13 +206,13 @@ func TestOutage(t *testing.T) {
 		require.LessOrEqual(t, time.Since(begun), 12*time.Second)
 		require.ErrorIs(t, leaves.find(partition.EventReleased).Err, natslock.ErrUnavailable)
 		require.ErrorIs(t, leaves.find(partition.EventLeft).Err, natslock.ErrUnavailable)
-		require.Contains(t, leaves.log.String(), "a partition was not released, and is free at the end of its TTL")
+		require.Contains(t, leaves.log.String(), "a partition was not released and will be free when its TTL ends")
 		time.Sleep(time.Minute)
 		c.locks.Fail(nil)
 		time.Sleep(time.Minute)
 		c.balanced()
-		require.Equal(t, 1, strings.Count(stays.log.String(), "does not reach its group"), stays.log.String())
-		require.Equal(t, 1, strings.Count(stays.log.String(), "reaches its group again"))
+		require.Equal(t, 1, strings.Count(stays.log.String(), "cannot reach its group"), stays.log.String())
+		require.Equal(t, 1, strings.Count(stays.log.String(), "can reach its group again"))
 	})
 }
 
@@ -345,10 +345,10 @@ func TestTakenID(t *testing.T) {
 		time.Sleep(time.Second)
 		c.balanced()
 		c.leave("w")
-		require.Contains(t, second.log.String(), "another worker has the id")
+		require.Contains(t, second.log.String(), "another worker has the ID")
 		require.Equal(t, partition.EventUnavailable, second.events[0].Type)
 		require.ErrorIs(t, second.events[0].Err, natslock.ErrTimeout)
-		require.ErrorContains(t, second.events[0].Err, `another worker has the id "w"`)
+		require.ErrorContains(t, second.events[0].Err, `another worker has the ID "w"`)
 		require.ErrorContains(t, second.events[0].Err, "held by")
 		require.Equal(t, partition.EventUnavailable, second.events[1].Type)
 		require.Equal(t, time.Second, second.events[0].Time.Sub(second.begun))

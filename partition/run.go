@@ -90,7 +90,7 @@ func (g *Group) Run(ctx context.Context, fn func(ctx context.Context, p *Partiti
 	g.mu.Lock()
 	if g.running {
 		g.mu.Unlock()
-		return fmt.Errorf("partitions of %q: %w: this Group runs already", g.name, natslock.ErrInvalid)
+		return fmt.Errorf("partitions of %q: %w: this Group is already running", g.name, natslock.ErrInvalid)
 	}
 	g.running, g.w = true, r.w
 	g.mu.Unlock()
@@ -192,7 +192,7 @@ func (r *runner) unavailable(k int, err error, now time.Time) {
 // unreached warns, once per outage, that the group cannot be reached.
 func (r *runner) unreached(err error) {
 	if r.reads.Err() == nil && !again.Final(err) && !r.cut.Swap(true) {
-		r.warn("this worker does not reach its group, and tries again", "error", err)
+		r.warn("this worker cannot reach its group; retrying", "error", err)
 	}
 }
 
@@ -235,7 +235,7 @@ func (r *runner) slow(s *serving) {
 		}
 	})
 	if late {
-		r.warn("a function has not left its partition within the drain time", "partition", s.number, "token", s.Token(), "drain time", r.g.drain)
+		r.warn("a function did not return within the drain time", "partition", s.number, "token", s.Token(), "drain time", r.g.drain)
 	}
 }
 
@@ -253,7 +253,7 @@ func (r *runner) look() {
 	if err != nil {
 		r.unreached(err)
 	} else if r.cut.Swap(false) {
-		again.Logger(r.g.c).Info("this worker reaches its group again", "group", r.g.name)
+		again.Logger(r.g.c).Info("this worker can reach its group again", "group", r.g.name)
 	}
 	r.tell(func(now time.Time) {
 		if err != nil {
@@ -268,17 +268,17 @@ func (r *runner) look() {
 // lookTimeout limits a single read of the group.
 const lookTimeout = 30 * time.Second
 
-// A worker whose ID is taken reports this after soon, and then every often.
+// A worker whose ID is taken reports this after firstReport, and then every reportEvery.
 const (
-	soon  = time.Second
-	often = 30 * time.Second
+	firstReport = time.Second
+	reportEvery = 30 * time.Second
 )
 
 // join keeps the worker a member until ctx ends.
 func (r *runner) join(ctx context.Context) {
 	meta := map[string]string{idKey: r.g.id, weightKey: strconv.Itoa(r.g.weight), countKey: strconv.Itoa(r.g.count)}
 	maps.Copy(meta, r.g.meta)
-	timeout := soon
+	timeout := firstReport
 	for failed := 0; ctx.Err() == nil; {
 		wait, cancel := context.WithTimeout(ctx, timeout)
 		l, err := r.lock(wait, memberName(r.g.name, r.g.id), "member", meta)
@@ -290,13 +290,13 @@ func (r *runner) join(ctx context.Context) {
 			pause, taken := again.Pause(failed), false
 			failed++
 			if waited, ok := errors.AsType[*natslock.TimeoutError](err); ok {
-				pause, failed, timeout = 0, 0, often
+				pause, failed, timeout = 0, 0, reportEvery
 				if waited.Holder != nil && !errors.Is(err, natslock.ErrUnavailable) {
-					err, taken = fmt.Errorf("another worker has the id %q: %w", r.g.id, err), true
+					err, taken = fmt.Errorf("another worker has the ID %q: %w", r.g.id, err), true
 				}
 			}
 			if taken {
-				r.warn("this worker waits until another one with its id has left", "error", err)
+				r.warn("waiting for another worker with the same ID to leave", "error", err)
 			} else {
 				r.unreached(err)
 			}
@@ -304,7 +304,7 @@ func (r *runner) join(ctx context.Context) {
 			_ = clock.Sleep(ctx, pause) // the loop checks ctx
 			continue
 		}
-		failed, timeout = 0, soon
+		failed, timeout = 0, firstReport
 		r.tell(func(now time.Time) {
 			r.w.joined(l.Token(), now)
 			r.report(Event{Type: EventJoined, Partition: -1, Token: l.Token()})
@@ -315,7 +315,7 @@ func (r *runner) join(ctx context.Context) {
 		case <-ctx.Done():
 		}
 		if ended := l.Unlock(r.ctx); errors.Is(ended, natslock.ErrUnavailable) && err == nil {
-			r.warn("this worker's membership was not released, and ends with its TTL", "error", ended)
+			r.warn("this worker's membership was not released and will expire with its TTL", "error", ended)
 			err = ended
 		}
 		r.tell(func(now time.Time) {
@@ -399,7 +399,7 @@ func (r *runner) own(ctx context.Context, k int) {
 }
 
 // errExit is the error of a function that did not return.
-var errExit = errors.New("the function panicked, or ended its goroutine")
+var errExit = errors.New("the function panicked or ended its goroutine")
 
 // release unlocks a partition whose function has returned or will not be called.
 func (r *runner) release(s *serving, run bool, err error) {
@@ -418,9 +418,9 @@ func (r *runner) release(s *serving, run bool, err error) {
 	})
 	switch {
 	case run && err != nil:
-		r.warn("the work on a partition failed", "partition", k, "token", s.Token(), "error", err)
+		r.warn("work on a partition failed", "partition", k, "token", s.Token(), "error", err)
 	case run && !asked && lost == nil:
-		r.warn("a function returned before it was asked to; it has to stay as long as the worker is to own the partition", "partition", k, "token", s.Token())
+		r.warn("a function returned before it was asked to; it must keep running while the worker owns the partition", "partition", k, "token", s.Token())
 	}
 	s.cancel(nil)
 	// The function has returned, so this worker no longer touches the partition. If the server
@@ -429,7 +429,7 @@ func (r *runner) release(s *serving, run bool, err error) {
 	switch {
 	case ended == nil || lost != nil:
 	case errors.Is(ended, natslock.ErrUnavailable):
-		r.warn("a partition was not released, and is free at the end of its TTL", "partition", k, "token", s.Token(), "error", ended)
+		r.warn("a partition was not released and will be free when its TTL ends", "partition", k, "token", s.Token(), "error", ended)
 		err = plain.Join(ended, err)
 	default:
 		lost = ended // the loss came to light only now

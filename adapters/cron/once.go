@@ -130,7 +130,7 @@ type job struct {
 // Run runs the job for one tick, unless another replica has the lock.
 func (j *job) Run() {
 	if j.locks == nil || j.fn == nil {
-		j.onError(fmt.Errorf("job with lock %q: %w: it has no locks or no function", j.name, natslock.ErrInvalid))
+		j.onError(fmt.Errorf("job with lock %q: %w: it has no client or no function", j.name, natslock.ErrInvalid))
 		return
 	}
 	lock, err := j.locks.TryLock(j.ctx, j.name, j.opts...)

@@ -11,7 +11,7 @@ import (
 )
 
 // ErrNotLeader is returned by [Elector.IsLeader] in a process that is not the leader.
-var ErrNotLeader = errors.New("this process does not lead the election: another scheduler runs the job, or none until the next term")
+var ErrNotLeader = errors.New("this process is not the leader: another scheduler runs the job, or none does until the next term")
 
 // Elector is a gocron.Elector that lets the leader of an election run all jobs. Create it
 // with [NewElector]. It is safe for concurrent use.

@@ -117,9 +117,9 @@ func New(opts ...Option) (*Observer, error) {
 		append(seconds, metric.WithDescription("Time from the grant to the end of the hold."))...)
 	o.held, errs[2] = meter.Int64UpDownCounter("natslock.held", metric.WithUnit("{lock}"), metric.WithDescription("Locks held now."))
 	o.lost, errs[3] = meter.Int64Counter("natslock.lost", metric.WithUnit("{lock}"),
-		metric.WithDescription("Locks that ended without an unlock and before a planned end."))
+		metric.WithDescription("Locks that ended without an unlock before their planned end."))
 	_, errs[4] = meter.Int64ObservableGauge("natslock.waiting", metric.WithUnit("{acquire}"),
-		metric.WithDescription("Acquires queued now, of all names."), metric.WithInt64Callback(o.waiting))
+		metric.WithDescription("Acquires queued now, over all names."), metric.WithInt64Callback(o.waiting))
 	errs[5] = o.ofPartitions(meter)
 	if err := plain.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("natslockotel: %w", err)

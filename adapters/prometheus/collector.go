@@ -116,10 +116,10 @@ func New(opts ...Option) *Collector {
 			Name: "natslock_held", Help: "Locks held now.",
 		}, labels),
 		lost: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "natslock_lost_total", Help: "Locks that ended without an unlock and before a planned end.",
+			Name: "natslock_lost_total", Help: "Locks that ended without an unlock before their planned end.",
 		}, []string{Label, "cause"}),
-		waiting: prometheus.NewDesc("natslock_waiting", "Acquires queued now, of all names.", nil, nil),
-		lag:     prometheus.NewDesc("natslock_renewal_lag_seconds", "By how much the latest renewal of a held or idle lock is late, of all names. 0: all are in time.", nil, nil),
+		waiting: prometheus.NewDesc("natslock_waiting", "Acquires queued now, over all names.", nil, nil),
+		lag:     prometheus.NewDesc("natslock_renewal_lag_seconds", "How late the most overdue renewal of a held or idle lock is, over all names; 0 if none is late.", nil, nil),
 	}
 	for _, opt := range opts {
 		if opt != nil {

@@ -134,7 +134,7 @@ func TestClosed(t *testing.T) {
 	require.ErrorIs(t, l.Err(), natslock.ErrClosed)
 	require.Equal(t, 1, testutil.CollectAndCount(metrics, "natslock_held"))
 	require.NoError(t, testutil.CollectAndCompare(metrics, strings.NewReader(`
-# HELP natslock_lost_total Locks that ended without an unlock and before a planned end.
+# HELP natslock_lost_total Locks that ended without an unlock before their planned end.
 # TYPE natslock_lost_total counter
 natslock_lost_total{cause="broken",lock="orders"} 0
 natslock_lost_total{cause="closed",lock="orders"} 1

@@ -67,10 +67,10 @@ func TestPartitionMetrics(t *testing.T) {
 			name, kind, help string
 			w0, w1           int
 		}{
-			{"drained_total", "counter", "Partitions that the worker left for another one, or at its end.", 4, 0},
-			{"failed_total", "counter", "Functions that returned before they were asked to.", 1, 0},
+			{"drained_total", "counter", "Partitions that the worker left for another worker, or when it stopped.", 4, 0},
+			{"failed_total", "counter", "Partition functions that returned before they were asked to.", 1, 0},
 			{"granted_total", "counter", "Partitions that the worker got.", 9, 4},
-			{"members", "gauge", "Members of the group, as the worker has read last.", 2, 2},
+			{"members", "gauge", "Members of the group when the worker last read it.", 2, 2},
 			{"owned", "gauge", "Partitions that the worker holds.", 4, 4},
 		} {
 			name := "natslock_partition_" + m.name

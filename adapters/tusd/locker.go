@@ -62,7 +62,7 @@ func (l *Locker) UseIn(composer *handler.StoreComposer) { composer.UseLocker(l) 
 // error matches [natslock.ErrReleased] if the lock is not held. Tusd ignores these errors.
 func (l *Locker) NewLock(id string) (handler.Lock, error) {
 	if l.locks == nil {
-		return nil, fmt.Errorf("lock of upload %.64q: %w: the Locker was made without locks", id, natslock.ErrInvalid)
+		return nil, fmt.Errorf("lock of upload %.64q: %w: the Locker was created without a client", id, natslock.ErrInvalid)
 	}
 	return &lock{locker: l, name: nameOf(id)}, nil
 }
@@ -92,7 +92,7 @@ type held struct {
 
 func (l *lock) Lock(ctx context.Context, requestUnlock func()) error {
 	if requestUnlock == nil {
-		return fmt.Errorf("lock %q: %w: the function to ask for it is nil", l.name, natslock.ErrInvalid)
+		return fmt.Errorf("lock %q: %w: requestUnlock is nil", l.name, natslock.ErrInvalid)
 	}
 	got, err := l.locker.locks.Lock(ctx, l.name, l.locker.opts...)
 	switch {

@@ -109,7 +109,7 @@ func (s *service) run(ctx context.Context, server, listen string, ttl time.Durat
 
 	// New requests, and those that are waiting for an account, get a 503. Requests in
 	// progress finish and release their locks, unless they take longer than this timeout.
-	log.Printf("pid %d: ends, requests at work: %d", os.Getpid(), s.locks.Stats().Held)
+	log.Printf("pid %d: shutting down, requests in progress: %d", os.Getpid(), s.locks.Stats().Held)
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	err = errors.Join(s.locks.Close(ctx), web.Shutdown(ctx))

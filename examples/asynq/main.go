@@ -74,11 +74,11 @@ func run(ctx context.Context, server, redis, spec string, ttl time.Duration) err
 	if err != nil {
 		return err
 	}
-	log.Printf("pid %d: campaigns", os.Getpid())
+	log.Printf("pid %d: campaigning", os.Getpid())
 	err = election.New(locks, "scheduler").Run(ctx, func(ctx context.Context, t *election.Term) error {
-		log.Printf("pid %d: leads, token %d", os.Getpid(), t.Token())
+		log.Printf("pid %d: leading, token %d", os.Getpid(), t.Token())
 		err := schedule(ctx, queue, every)
-		log.Printf("pid %d: no longer leads: %v", os.Getpid(), err)
+		log.Printf("pid %d: no longer leading: %v", os.Getpid(), err)
 		return err
 	})
 	if ctx.Err() == nil {

@@ -47,7 +47,7 @@ func killed(t *testing.T, binary string) {
 	handled := r.work()
 	first, next := r.pair(binary)
 	first.await(`enqueued tick`, 61) // those of the last minute, and one later
-	require.Empty(t, next.find(`leads, token`), "two leaders")
+	require.Empty(t, next.find(`leading, token`), "two leaders")
 	require.NoError(t, first.cmd.Process.Kill())
 	<-first.done
 	next.await(`enqueued tick`, 2)
@@ -71,12 +71,12 @@ func stopped(t *testing.T, binary string) {
 	require.NoError(t, first.cmd.Process.Signal(syscall.SIGSTOP))
 	next.await(`enqueued tick`, 2)
 	require.NoError(t, first.cmd.Process.Signal(syscall.SIGCONT))
-	first.await(`no longer leads`, 1)
+	first.await(`no longer leading`, 1)
 
 	// When the leader ends, the other one follows at once.
 	next.terminate()
-	require.Len(t, next.find(`no longer leads`), 1)
-	first.await(`leads, token`, 2)
+	require.Len(t, next.find(`no longer leading`), 1)
+	first.await(`leading, token`, 2)
 	first.terminate()
 	inOrder(t, r.stored())
 	require.Empty(t, shared(first, next), "both have enqueued a tick")
@@ -141,9 +141,9 @@ func (r *rig) redis() asynq.RedisClientOpt { return asynq.RedisClientOpt{Addr: r
 // pair starts two replicas. The first one leads.
 func (r *rig) pair(binary string) (first, next *replica) {
 	first = r.start(binary)
-	first.await(`leads, token`, 1)
+	first.await(`leading, token`, 1)
 	next = r.start(binary)
-	next.await(`campaigns`, 1)
+	next.await(`campaigning`, 1)
 	return first, next
 }
 

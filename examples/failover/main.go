@@ -34,11 +34,11 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	log.Print("campaigns")
+	log.Print("campaigning")
 	if err := election.New(locks, "leader").Run(ctx, lead); ctx.Err() == nil {
 		log.Fatal(err) // another campaign would fail in the same way
 	}
-	log.Print("says good-bye")
+	log.Print("shutting down")
 	if err := locks.Close(context.Background()); err != nil {
 		log.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func lead(ctx context.Context, t *election.Term) error {
 	for {
 		select {
 		case <-time.After(time.Second):
-			log.Print("leads")
+			log.Print("leading")
 		case <-ctx.Done():
 			log.Print("no longer the leader: ", context.Cause(ctx))
 			return nil

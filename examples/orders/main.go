@@ -40,7 +40,7 @@ func main() {
 	go web.Serve(l)
 
 	<-ctx.Done()
-	log.Print("ends")
+	log.Print("shutting down")
 	end, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	err = errors.Join(

@@ -85,7 +85,7 @@ func accounts(t *testing.T, s *testutil.Server) {
 	<-bank.asked
 	next := b.post("y")
 	require.NoError(t, a.cmd.Process.Signal(syscall.SIGTERM))
-	a.await(`ends, requests at work: 2`)
+	a.await(`shutting down, requests in progress: 2`)
 	refused := <-a.post("z")
 	require.Equal(t, http.StatusServiceUnavailable, refused.status)
 	require.True(t, refused.again)

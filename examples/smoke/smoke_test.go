@@ -156,13 +156,13 @@ func failover(t *testing.T, s *testutil.Server) {
 	a := start(t, s, "failover")
 	first := a.await(`is the leader, token (\d+)`)
 	b := start(t, s, "failover")
-	b.await(`campaigns`)
-	a.await(`leads`)
+	b.await(`campaigning`)
+	a.await(`leading`)
 	require.Empty(t, b.find(`is the leader`), "two leaders")
 	a.terminate()
 	second := b.await(`is the leader, token (\d+)`)
 	require.Greater(t, number(t, second[1]), number(t, first[1]))
-	require.Len(t, a.find(`says good-bye`), 1)
+	require.Len(t, a.find(`shutting down`), 1)
 	b.terminate()
 }
 

@@ -24,7 +24,7 @@ func newCounters() counters {
 	}
 	return counters{
 		grants:   vec("natslock_bucket_grants_total", "Grants of locks, those within one client included."),
-		waited:   vec("natslock_bucket_waited_seconds_total", "Time that the holders of these grants had waited in a queue."),
+		waited:   vec("natslock_bucket_waited_seconds_total", "Total time that holders waited in a queue before these grants."),
 		expiries: vec("natslock_bucket_expiries_total", "Leases that ended without a release or a break: the holder is dead or cut off, or the lease was not to be renewed."),
 		breaks:   vec("natslock_bucket_breaks_total", "Holds that an operator ended."),
 		gaveUp:   vec("natslock_bucket_gave_up_total", "Waiters that stopped waiting without the lock."),
@@ -56,14 +56,14 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 var (
 	upDesc       = desc("natslock_exporter_up", "1 while the exporter follows the bucket, which has a leader and is fit. Otherwise the gauges of locks are missing.")
 	writableDesc = desc("natslock_bucket_writable", "1 while a leader answers for the bucket and clients grant locks in it. Missing while the exporter cannot tell.")
-	replicasDesc = desc("natslock_bucket_replicas", "Servers that are to have the records of the bucket. Missing while the exporter cannot tell.")
+	replicasDesc = desc("natslock_bucket_replicas", "Configured replicas of the bucket. Missing while the exporter cannot tell.")
 	currentDesc  = desc("natslock_bucket_replicas_current", "Servers that have the records of the bucket, the leader included, 0 without a leader. Missing while the exporter cannot tell.")
 	heldDesc     = desc("natslock_bucket_held", "Holders of locks: each reader and each permit counts.", natslockprom.Label)
 	idleDesc     = desc("natslock_bucket_idle", "Locks that linger: their client keeps them, and nobody is inside.", natslockprom.Label)
 	queuedDesc   = desc("natslock_bucket_queued", "Places in queues. The goroutines of a client share a place.", natslockprom.Label)
 	longestDesc  = desc("natslock_bucket_longest_queue", "Places in the longest queue of one lock, without those that wait by design.", natslockprom.Label)
 	oldestDesc   = desc("natslock_bucket_oldest_hold_seconds", "Age of the oldest hold, 0 without a holder. What is held by design does not count: an election, a member, a partition, a script, a job, the rest of a minimum hold.", natslockprom.Label)
-	lagDesc      = desc("natslock_bucket_renewal_lag_seconds", "By how much the latest renewal of a held or idle lock is late, after a third of its TTL. 0: all are in time.", natslockprom.Label)
+	lagDesc      = desc("natslock_bucket_renewal_lag_seconds", "How late the most overdue renewal of a held or idle lock is, after a third of its TTL; 0 if none is late.", natslockprom.Label)
 	waitDesc     = desc("natslock_bucket_longest_wait_seconds", "Age of the longest wait, 0 without a waiter. Those that wait by design do not count: standbys of an election, and workers for partitions.", natslockprom.Label)
 )
 

@@ -250,7 +250,7 @@ func TestPageHistory(t *testing.T) {
 
 	for _, x := range []*process{narrow, follow(t, s, "--user=reader", "--password=secret", "--names=orders.>")} {
 		story = x.story("payroll")
-		require.Equal(t, "the page shows the locks orders.> only", story.Why, "a name that is guessed")
+		require.Equal(t, "the page shows only the locks orders.>", story.Why, "a name that is guessed")
 		require.Empty(t, story.Lines)
 	}
 }

@@ -79,11 +79,11 @@ func (c *cli) listenPage(log *slog.Logger) (net.Listener, error) {
 	switch {
 	case err == nil:
 		if at, ok := looks.Addr().(*net.TCPAddr); ok && !at.IP.IsLoopback() {
-			log.Warn("the page has no login, and answers to other machines", "page", looks.Addr().String())
+			log.Warn("the page has no login and is reachable from other machines", "page", looks.Addr().String())
 		}
 		return looks, nil
 	case c.Page == defaultPage: // most likely taken by another exporter on this machine; continue, because the metrics matter more
-		log.Warn("serving no page; --page takes another address, and --no-page none", "page", c.Page, "error", err)
+		log.Warn("not serving the page; use --page for another address, or --no-page to disable it", "page", c.Page, "error", err)
 		return nil, nil
 	}
 	return nil, tool.Usagef("--page %s: %w", plain.Text(c.Page), err)

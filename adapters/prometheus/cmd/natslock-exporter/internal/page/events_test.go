@@ -119,7 +119,7 @@ func TestStory(t *testing.T) {
 		admin.Event{Type: admin.EventGap, Name: "a", Time: noon, Until: noon.Add(time.Second), Missed: 1},
 		admin.Event{Type: admin.EventGap, Time: noon, Until: noon.Add(time.Second), Cause: kvstore.ErrRemade})
 	require.EqualValues(t, 7, s.Missing)
-	require.Equal(t, []gap{{To: ms(0), Text: "nothing before is kept"}, {ms(0), ms(time.Second), "at least 1 events of this lock are missing"}, {ms(0), ms(time.Second), "the bucket was deleted and re-created"}}, s.Gaps)
+	require.Equal(t, []gap{{To: ms(0), Text: "nothing earlier is kept"}, {ms(0), ms(time.Second), "at least 1 events of this lock are missing"}, {ms(0), ms(time.Second), "the bucket was deleted and re-created"}}, s.Gaps)
 
 	// However much happened, a story has bounds, and counts what it leaves out.
 	var many []admin.Event

@@ -24,7 +24,7 @@ func (s *server) tell(ctx context.Context, lock mirror.ID, ago time.Duration) st
 	now := time.Now()
 	t := newTeller(lock.Kind, now.Add(-ago), now)
 	if shows := s.hub.about.Shows; shows != nil && !shows(lock.Name) { // guessing a name must not reveal a lock
-		return t.without(fmt.Errorf("the page shows the locks %s only", s.hub.about.Names), s.hub.about)
+		return t.without(fmt.Errorf("the page shows only the locks %s", s.hub.about.Names), s.hub.about)
 	}
 	client := s.hub.src.Client()
 	if client == nil {
@@ -61,7 +61,7 @@ func (t *teller) without(err error, about About) story {
 	switch {
 	case errors.Is(err, kvstore.ErrNoHistory):
 		out.Why = "Bucket " + about.Bucket + " keeps no history."
-		out.Remedy = fmt.Sprintf("# makes one, which begins then:\nlockctl init --bucket %s --history 7d", about.Bucket)
+		out.Remedy = fmt.Sprintf("# keeps a history from now on:\nlockctl init --bucket %s --history 7d", about.Bucket)
 	case errors.Is(err, natslock.ErrPermission):
 		out.Why = "The user of this exporter may not read the history: " + out.Why + "."
 		out.Remedy = fmt.Sprintf("# prints what the user needs in the server's configuration:\nlockctl perms '%s' --role observer --history --bucket %s", about.Names, about.Bucket)

@@ -81,9 +81,9 @@ func (s *server) handler() http.Handler {
 			w.Header().Set("Allow", "GET, HEAD")
 			http.Error(w, "this page is read-only: GET and HEAD", http.StatusMethodNotAllowed)
 		case !s.named(r.Host):
-			http.Error(w, fmt.Sprintf("%q is not a name of this page; --page-host allows one", r.Host), http.StatusForbidden)
+			http.Error(w, fmt.Sprintf("%q is not a host name of this page; --page-host allows more", r.Host), http.StatusForbidden)
 		case foreign(r):
-			http.Error(w, "a page of another site may not read this one", http.StatusForbidden)
+			http.Error(w, "pages of other sites may not read this one", http.StatusForbidden)
 		default:
 			mux.ServeHTTP(w, r)
 		}

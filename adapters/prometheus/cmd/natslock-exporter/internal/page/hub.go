@@ -31,7 +31,7 @@ const (
 const MostViewers = 32
 
 // errFull is returned to viewers beyond [MostViewers].
-var errFull = errors.New("too many browsers follow this page already; close one, or try again later")
+var errFull = errors.New("too many browsers are following this page; close one, or try again later")
 
 // Source provides the locks that a page shows. It is usually a [mirror.Mirror] that reports
 // changed locks to [Hub.Changed].

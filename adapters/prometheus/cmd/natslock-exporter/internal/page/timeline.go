@@ -152,7 +152,7 @@ func (t *teller) gap(ev admin.Event) {
 		t.out.Missing += ev.Missed
 		return
 	default:
-		g.Text = "nothing before is kept"
+		g.Text = "nothing earlier is kept"
 	}
 	if t.out.Gaps = append(t.out.Gaps, g); len(t.out.Gaps) > mostLines {
 		t.out.Gaps = slices.Delete(t.out.Gaps, 0, 1)

@@ -217,7 +217,7 @@ func (d *detail) add(title string, h admin.Holder, ahead time.Duration) {
 	fact := func(what, value string) { out.Facts = append(out.Facts, [2]string{what, value}) }
 	fact("token", strconv.FormatUint(h.Token, 10))
 	if h.Of > 0 {
-		fact("permits", fmt.Sprintf("%d, as its client knows", h.Of))
+		fact("permits", fmt.Sprintf("%d, according to its client", h.Of))
 	}
 	if h.TTL > 0 {
 		fact("TTL", h.TTL.String())
@@ -230,9 +230,9 @@ func (d *detail) add(title string, h admin.Holder, ahead time.Duration) {
 	}
 	switch {
 	case h.Idle && h.Broken == nil:
-		fact("lingers", "idle when last renewed: another client that asks gets it")
+		fact("lingers", "idle when last renewed; the next client to ask gets it")
 	case h.Lingers:
-		fact("lingers", "its client may keep it idle, until another client asks")
+		fact("lingers", "its client may keep it idle until another client asks")
 	}
 	if h.Purpose != "" {
 		fact("for", plain.Text(h.Purpose))
@@ -241,7 +241,7 @@ func (d *detail) add(title string, h admin.Holder, ahead time.Duration) {
 		fact("renewals", "none: the lease is fixed")
 	}
 	if h.Waiting > 0 {
-		fact("waiting", fmt.Sprintf("%d more in that client, behind it", h.Waiting))
+		fact("waiting", fmt.Sprintf("%d more in that client, queued behind it", h.Waiting))
 	}
 	fact("id", plain.Text(h.ID))
 	for _, k := range slices.Sorted(maps.Keys(h.Meta)) {
@@ -264,15 +264,15 @@ func sentence(info admin.Info) string {
 	case isFree(info):
 		return "free"
 	case len(holders(info)) == 0:
-		return "free, waited for"
+		return "free, with waiters"
 	case info.Kind == admin.KindSemaphore:
 		return permitsOf(info) + " permits taken"
 	case len(info.Readers) > 0 && h != nil:
-		return "held by " + readers + ", a writer waits for them to leave"
+		return "held by " + readers + ", a writer is waiting for them"
 	case h == nil:
 		return "held by " + readers
 	case h.Broken != nil:
-		return "broken, its holder may still be stopping"
+		return "broken; its holder may still be stopping"
 	case h.Idle:
 		return "held, idle when last renewed"
 	case info.Kind == admin.KindRW:
