@@ -2,7 +2,6 @@ package rwlock_test
 
 import (
 	"fmt"
-	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -114,12 +113,12 @@ func TestGoroutines(t *testing.T) {
 			}
 			time.Sleep(3 * time.Second)
 			synctest.Wait()
-			return runtime.NumGoroutine()
+			return kit.Goroutines("locks/internal/") + kit.Goroutines("nats%2ego.") // those of the server come and go
 		}
 		take(10)
 		few := take(10) // the client has subscribed for these
 		many := take(990)
-		require.InDelta(t, few, many, 2, "goroutines of 10 and of 1000 readers")
+		require.LessOrEqual(t, many, few, "goroutines of 10 and of 1000 readers")
 		time.Sleep(5 * time.Minute)
 		for _, l := range locks {
 			require.Positive(t, l.Remaining())

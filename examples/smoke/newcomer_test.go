@@ -137,7 +137,7 @@ func orders(t *testing.T, s *testutil.Server) {
 	go func() { paid <- status(t, http.MethodPost, first+"/orders/7/pay") }()
 	a.await(`pays order 7`)
 	require.NoError(t, a.cmd.Process.Signal(syscall.SIGTERM))
-	a.await(`ends`)
+	a.await(`shutting down`)
 	begin := time.Now()
 	require.Equal(t, http.StatusOK, status(t, http.MethodPost, second+"/orders/7/pay"))
 	require.Less(t, time.Since(begin), 10*time.Second, "the TTL is 15 s")
