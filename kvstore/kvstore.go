@@ -86,7 +86,7 @@ type Store struct{ store *kvstore.Store }
 // respond or the stream has no leader. If ctx has no deadline, Open waits at most 10 s.
 func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (*Store, error) {
 	if ctx == nil || js == nil {
-		return nil, fmt.Errorf("open a bucket: %w: the context or the JetStream is nil", ErrInvalid)
+		return nil, fmt.Errorf("open bucket: %w: the context or the JetStream is nil", ErrInvalid)
 	}
 	s, err := kvstore.Open(ctx, js, cfg)
 	if err != nil {
@@ -99,7 +99,7 @@ func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (*Store, erro
 func (s *Store) ready(ctx context.Context) error {
 	switch {
 	case s == nil || s.store == nil:
-		return fmt.Errorf("%w: a kvstore.Store made without Open", ErrInvalid)
+		return fmt.Errorf("%w: the kvstore.Store was not created by Open", ErrInvalid)
 	case ctx == nil:
 		return fmt.Errorf("%w: the context is nil", ErrInvalid)
 	}

@@ -74,7 +74,7 @@ func TestHealthyClosed(t *testing.T) {
 
 // An unhealthy client names a lock, and counts the others.
 func TestHealthyNamesLate(t *testing.T) {
-	for locks, text := range map[int]string{1: `the renewal of lock "l0" is overdue`, 2: `the renewal of lock "l0" is overdue, and of 1 more`} {
+	for locks, text := range map[int]string{1: `the renewal of lock "l0" is overdue`, 2: `the renewal of lock "l0" is overdue, as are those of 1 more`} {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 			c := kit.Join(t, s)
 			for i := range locks {

@@ -28,7 +28,7 @@ func TestLossIsLogged(t *testing.T) {
 		{name: "without an answer", says: "without a confirmation", end: func(_ *testing.T, _ *testutil.Server, m *kit.Member, _ *natslock.Lock) {
 			m.Link.Blackhole(true)
 		}},
-		{name: "not renewed", says: "its lease is not renewed, and was not extended in time", opts: []natslock.LockOption{natslock.NoRenew()},
+		{name: "not renewed", says: "its lease is not renewed and was not extended in time", opts: []natslock.LockOption{natslock.NoRenew()},
 			end: func(*testing.T, *testutil.Server, *kit.Member, *natslock.Lock) {}},
 		{name: "extended without an answer", says: "without a confirmation", opts: []natslock.LockOption{natslock.NoRenew()},
 			end: func(t *testing.T, _ *testutil.Server, m *kit.Member, l *natslock.Lock) {
@@ -136,7 +136,7 @@ func TestDefaultLogger(t *testing.T) {
 func TestOwnLockIsLogged(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		var log kit.Log
-		logs := func() int { return strings.Count(log.String(), "it waits for itself") }
+		logs := func() int { return strings.Count(log.String(), "it has deadlocked") }
 		c := kit.Join(t, s, log.Option())
 		other := kit.Join(t, s)
 		foreign := kit.Must(t, other.Lock, "foreign")

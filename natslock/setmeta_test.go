@@ -88,8 +88,8 @@ func TestSetMetaRefused(t *testing.T) {
 		require.NoError(t, l.SetMeta(t.Context(), meta(strings.Repeat("x", size))), "it fits an acquire")
 		sent := c.NC.Stats().OutMsgs
 		refused(t, l.SetMeta(t.Context(), meta(strings.Repeat("x", size+1))), "larger than")
-		refused(t, fixed.SetMeta(t.Context(), meta("x")), "begin its TTL again")
-		refused(t, until.SetMeta(t.Context(), meta("x")), "begin its TTL again")
+		refused(t, fixed.SetMeta(t.Context(), meta("x")), "restart its TTL")
+		refused(t, until.SetMeta(t.Context(), meta("x")), "restart its TTL")
 		refused(t, reader.SetMeta(t.Context(), meta("x")), "readers share a record")
 		require.Equal(t, sent, c.NC.Stats().OutMsgs)
 

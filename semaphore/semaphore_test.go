@@ -145,7 +145,7 @@ func TestZero(t *testing.T) {
 		kit.Unlock(t, must(t, sem, "s"))
 		_, err = p.Lock(ctx, "s")
 		require.ErrorIs(t, err, natslock.ErrInvalid)
-		require.ErrorContains(t, err, "both as a semaphore and as a mutex")
+		require.ErrorContains(t, err, "as a semaphore, so it cannot also use it as a mutex")
 		m, err := p.Lock(ctx, "m")
 		require.NoError(t, err)
 		_, ok := semaphore.Slot(m)

@@ -21,8 +21,8 @@ func TestForeignProtocol(t *testing.T) {
 		protocol, repair string
 		remake           bool
 	}{
-		{"unset", "stop its users, delete it, let a client create it; or use another bucket", true},
-		{"2", "as docs/operate/upgrading.md has it under 2 to 3; or use another bucket", true},
+		{"unset", "stop its users, delete it and let a client create it; or use another bucket", true},
+		{"2", "as described in docs/operate/upgrading.md, section 2 to 3; or use another bucket", true},
 		{"7", "use a release of this program that knows the bucket's protocol, or another bucket", false},
 	} {
 		t.Run(c.protocol, func(t *testing.T) {

@@ -44,10 +44,10 @@ func (a *Admin) Break(ctx context.Context, req BreakRequest) error {
 		return err
 	}
 	if len(req.Reason) > maxReason || len(a.b.Owner()) > maxReason {
-		return fmt.Errorf("break lock %q: %w: the reason has more than %d bytes", req.Name, record.ErrInvalidOption, maxReason)
+		return fmt.Errorf("break lock %q: %w: the reason exceeds %d bytes", req.Name, record.ErrInvalidOption, maxReason)
 	}
 	if req.ID == "" {
-		return fmt.Errorf("break lock %q: %w: the request names no claim", req.Name, record.ErrInvalidOption)
+		return fmt.Errorf("break lock %q: %w: the request has no claim ID", req.Name, record.ErrInvalidOption)
 	}
 	br := core.Break{ID: req.ID, Immediately: req.Immediately}
 	for try := 0; ; try++ {
@@ -95,9 +95,9 @@ func (a *Admin) Break(ctx context.Context, req BreakRequest) error {
 		case core.BreakDone:
 			return nil
 		case core.BreakTaken:
-			return fmt.Errorf("break lock %q: the claim %.64q is gone, %.64q holds it now: %w", req.Name, req.ID, entry.ClaimID(), session.ErrReleased)
+			return fmt.Errorf("break lock %q: claim %.64q has ended, and %.64q holds it now: %w", req.Name, req.ID, entry.ClaimID(), session.ErrReleased)
 		case core.BreakGone:
-			return fmt.Errorf("break lock %q: the claim %.64q is gone: %w", req.Name, req.ID, session.ErrReleased)
+			return fmt.Errorf("break lock %q: claim %.64q has ended: %w", req.Name, req.ID, session.ErrReleased)
 		}
 		if pause > 0 && clock.Sleep(ctx, pause) != nil {
 			return fmt.Errorf("break lock %q: %w", req.Name, plain.EndOf(ctx))

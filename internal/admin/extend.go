@@ -123,7 +123,7 @@ func (a *Admin) Release(ctx context.Context, l Left) error {
 		switch {
 		case err != nil:
 			if err = a.pause(ctx, try, err); err != nil {
-				return fmt.Errorf("release lock %q (token %d): not confirmed: %w; it is free when its TTL has passed", l.name(), l.Token, err)
+				return fmt.Errorf("release lock %q (token %d): not confirmed: %w; it will be free when its TTL has passed", l.name(), l.Token, err)
 			}
 			continue
 		case !e.Live() || step == core.HandleTaken || step == core.HandleKept:
@@ -135,7 +135,7 @@ func (a *Admin) Release(ctx context.Context, l Left) error {
 		last, err := a.s.RemoveGranted(ctx, l.Key, &b, &r, a.s.ReleaseTimeout)
 		switch {
 		case err != nil:
-			return fmt.Errorf("release lock %q (token %d): %w; it is free when its TTL has passed", l.name(), l.Token, err)
+			return fmt.Errorf("release lock %q (token %d): %w; it will be free when its TTL has passed", l.name(), l.Token, err)
 		case r.Broken != nil:
 			return l.ended(core.HandleBroken, *r.Broken)
 		case last == core.LostBefore:
@@ -159,13 +159,13 @@ func (l Left) ended(step core.HandleStep, e record.Entry) error {
 	case core.HandleBroken:
 		end.Kind, end.Why = session.ErrBroken, e.BrokenBecause()
 	case core.HandleTaken:
-		end.Why = "another claim has its record"
+		end.Why = "its record belongs to another claim"
 	case core.HandleKept:
-		end.Why = "its holder renews it: the handle is of no script"
+		end.Why = "its holder renews it, so this handle is not a script's"
 	case core.HandleLate:
-		end.Why = "its validity is over"
+		end.Why = "its validity has ended"
 	default:
-		end.Why = "its record is gone"
+		end.Why = "its record no longer exists"
 	}
 	return &end
 }

@@ -230,7 +230,7 @@ func (w *watcher) follow(ctx context.Context) error {
 		case err == nil:
 			read, try = false, 0
 		default: // no answer: try again, immediately if the connection comes back
-			w.a.s.Logger.Debug("watch locks", "error", err)
+			w.a.s.Logger.Debug("watching locks failed", "error", err)
 			pause = min(clock.OutageBackoff(try), watchCheck)
 			try++
 		}
@@ -303,7 +303,7 @@ func (w *watcher) read(ctx context.Context) {
 		l, err := w.a.b.List(ctx, w.keys[i], 0)
 		if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
 			// This user is probably not allowed to read. Notifications do not require it.
-			w.a.s.Logger.Debug("watch locks: read those held", "error", err)
+			w.a.s.Logger.Debug("watching locks: reading the held ones failed", "error", err)
 			return
 		}
 		w.mu.Lock()

@@ -69,7 +69,7 @@ func TestLeaderOfNone(t *testing.T) {
 		_, err := b.Leader(t.Context(), time.Second)
 		require.ErrorIs(t, err, ErrUnavailable)
 		require.ErrorContains(t, err, "no leader of the stream has answered for 1s")
-		require.ErrorContains(t, b.Reached(t.Context(), 7), "no leader of the stream that has revision 7 has answered for")
+		require.ErrorContains(t, b.Reached(t.Context(), 7), "no leader of the stream with revision 7 has answered for")
 	})
 }
 

@@ -111,7 +111,7 @@ func (b *Bucket) leader(parent context.Context, within time.Duration, revision u
 			if err = b.Sleep(ctx, clock.ShortBackoff(try), up); err != nil && parent.Err() == nil {
 				of := "the stream"
 				if revision > 0 {
-					of = fmt.Sprintf("the stream that has revision %d", revision)
+					of = fmt.Sprintf("the stream with revision %d", revision)
 				}
 				return kvstore.State{}, fmt.Errorf("%w: no leader of %s has answered for %v", ErrUnavailable, of, within)
 			}

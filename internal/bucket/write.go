@@ -83,7 +83,7 @@ func (b *Bucket) ProbeWithin(ctx context.Context, within time.Duration, key stri
 	case refused:
 		return conflict.Last, nil
 	case err == nil:
-		return 0, fmt.Errorf("%w: a write to %q that has to be refused was accepted", kvstore.ErrBucketConfig, key)
+		return 0, fmt.Errorf("%w: the server accepted a write to %q that it had to refuse", kvstore.ErrBucketConfig, key)
 	}
 	return 0, err
 }

@@ -44,11 +44,11 @@ func notHandedOver(step core.HandleStep, e record.Entry) error {
 	case core.HandleBroken:
 		return fmt.Errorf("%w: %w %s", ErrNotHandedOver, session.ErrBroken, e.BrokenBecause())
 	case core.HandleKept:
-		return fmt.Errorf("%w: %w: its holder keeps it", ErrNotHandedOver, ErrLocked)
+		return fmt.Errorf("%w: %w: its holder has kept it", ErrNotHandedOver, ErrLocked)
 	case core.HandleTaken:
 		return fmt.Errorf("%w: %w: another claim has taken it", ErrNotHandedOver, ErrLocked)
 	case core.HandleLate:
 		return fmt.Errorf("%w: %w: its record has expired", ErrNotHandedOver, session.ErrLost)
 	}
-	return fmt.Errorf("%w: %w: its record is gone", ErrNotHandedOver, session.ErrLost)
+	return fmt.Errorf("%w: %w: its record no longer exists", ErrNotHandedOver, session.ErrLost)
 }

@@ -113,12 +113,12 @@ func (c *Client) New(ctx context.Context, req Request) (*Call, error) {
 		a.ttl = max(a.ttl, t.TTL) //safety:min-hold-crash
 	}
 	if validity := clock.NewTerms(a.ttl).Validity(); req.OnWarn != nil && req.Until.IsZero() && req.WarnBefore >= validity {
-		return nil, fmt.Errorf("lock %q: %w: EarlyWarning: %v is not shorter than the validity of a lease of %v, which is %v: it would warn after every confirmation",
-			req.Name, record.ErrInvalidOption, req.WarnBefore, a.ttl, validity)
+		return nil, fmt.Errorf("lock %q: %w: EarlyWarning: %v is not shorter than %v, the validity of a lease of %v, so it would warn after every confirmation",
+			req.Name, record.ErrInvalidOption, req.WarnBefore, validity, a.ttl)
 	}
 	if len(req.Meta) > 0 { // without metadata, a record always fits
 		if given, limit, ok := a.body().Fits(c.b.MaxValue()); !ok {
-			return nil, fmt.Errorf("lock %q: %w: the metadata make a record larger than %d bytes: it has %d", req.Name, record.ErrInvalidOption, limit, given)
+			return nil, fmt.Errorf("lock %q: %w: with this metadata the record has %d bytes; the limit is %d", req.Name, record.ErrInvalidOption, given, limit)
 		}
 	}
 	return a, nil

@@ -519,7 +519,7 @@ func TestAdopt(t *testing.T) {
 		}
 		_, err = adopt(session.Handed{ID: giver.lease.ID(), Token: h.Token()})
 		require.ErrorIs(t, err, call.ErrNotHandedOver)
-		require.ErrorContains(t, err, "its holder keeps it")
+		require.ErrorContains(t, err, "its holder has kept it")
 		handed, err := h.HandOff(t.Context())
 		require.NoError(t, err)
 		l, err := adopt(handed)

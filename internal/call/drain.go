@@ -217,5 +217,5 @@ func (d *drain) wait(answered bool) core.DrainStep {
 }
 
 func tooSlow() result {
-	return result{Outcome: failed, Err: fmt.Errorf("%w: %w: two writes and two answers have to fit into %v", bucket.ErrUnavailable, errSlowLink, core.ProofWindow)}
+	return result{Outcome: failed, Err: fmt.Errorf("%w: %w: two round trips must complete within %v", bucket.ErrUnavailable, errSlowLink, core.ProofWindow)}
 }

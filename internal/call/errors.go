@@ -17,11 +17,11 @@ var (
 
 // ErrMaxWait is the cause of a wait's context once the maximum wait has elapsed. A caller that sets one limit for
 // several acquires passes them a context that ends with this cause.
-var ErrMaxWait = errors.New("the maximum wait is over")
+var ErrMaxWait = errors.New("the maximum wait has passed")
 
 // The remaining causes, apart from the caller's own.
 var (
-	errUntilOver = errors.New("the time it was wanted for is over")
+	errUntilOver = errors.New("the requested end time has passed")
 	errOnceLimit = errors.New("no answer in time")
 )
 
@@ -51,4 +51,4 @@ type WaitError struct {
 func (e *WaitError) Error() string { return fmt.Sprintf("gave up waiting for lock %q", e.Name) }
 
 // ErrUnanswered means that the server gave a call no usable answer.
-var ErrUnanswered = fmt.Errorf("%w: no usable answer by then", bucket.ErrUnavailable)
+var ErrUnanswered = fmt.Errorf("%w: no usable answer in time", bucket.ErrUnavailable)

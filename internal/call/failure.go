@@ -74,7 +74,7 @@ func (a *Call) GaveUp(cause error) error {
 	case errors.Is(cause, bucket.ErrClosed), a.c.b.Life().Err() != nil && errors.Is(cause, bucket.ErrUnavailable):
 		err = fmt.Errorf("acquire lock %q: %w", a.Req.Name, cause)
 	case errors.Is(cause, kvstore.ErrBucketConfig):
-		err = fmt.Errorf("acquire lock %q: refused, and so is every other lock until the bucket is repaired: %w", a.Req.Name, cause)
+		err = fmt.Errorf("acquire lock %q: no lock is granted until the bucket is repaired: %w", a.Req.Name, cause)
 	case errors.Is(cause, errOnceLimit):
 		err = fmt.Errorf("acquire lock %q: %w: no answer within %v", a.Req.Name, bucket.ErrUnavailable, waited.Round(time.Millisecond))
 	default:

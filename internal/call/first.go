@@ -79,7 +79,7 @@ func (f *first) found(k int, e record.Entry, own string) {
 func (f *first) bury(records ...record.Entry) []record.Entry {
 	now, err := f.a.c.b.Bury(f.a.ctx, records...)
 	if err != nil {
-		f.a.c.s.Logger.Debug("delete an overdue lock", "lock", f.a.Req.Name, "error", err)
+		f.a.c.s.Logger.Debug("deleting an overdue lock failed", "lock", f.a.Req.Name, "error", err)
 	}
 	return now
 }
@@ -136,7 +136,7 @@ func (f *first) failed(err error) result {
 		return result{Outcome: failed, Err: err}
 	}
 	a.RequestAnswered(err)
-	a.c.s.Logger.Debug("read a lock at the head of its queue", "lock", a.Req.Name, "error", err)
+	a.c.s.Logger.Debug("reading a lock at the head of its queue failed", "lock", a.Req.Name, "error", err)
 	f.ReadFailed(a.c.b.Instant(), f.back.after(false))
 	return result{}
 }

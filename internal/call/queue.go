@@ -113,7 +113,7 @@ func (a *Call) waitInQueue(place *session.Place) (r result, first bool) {
 		a.RequestAnswered(nil)
 		rest, err := a.c.b.Clear(a.ctx, before[over:])
 		if err != nil { // the timers will try again
-			a.c.s.Logger.Debug("delete overdue places", "lock", a.Req.Name, "error", err)
+			a.c.s.Logger.Debug("deleting overdue places failed", "lock", a.Req.Name, "error", err)
 		}
 		before = append(before[:over], rest...)
 		if read.From == 0 && !read.Cut && !read.Named {

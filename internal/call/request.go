@@ -38,7 +38,7 @@ func checkPermits(req Request) error {
 	case req.Kind != record.Semaphore:
 		return nil
 	case req.Permits < 1 || req.Permits > record.MaxPermits:
-		return fmt.Errorf("semaphore %q: %w: %d permits, it can have 1 to %d", req.Name, record.ErrInvalidOption, req.Permits, record.MaxPermits)
+		return fmt.Errorf("semaphore %q: %w: %d permits; must be 1 to %d", req.Name, record.ErrInvalidOption, req.Permits, record.MaxPermits)
 	case req.Linger > 0:
 		return fmt.Errorf("semaphore %q: %w: a permit cannot linger", req.Name, record.ErrInvalidOption)
 	}

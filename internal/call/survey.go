@@ -58,7 +58,7 @@ func (a *Call) survey(revision uint64) result {
 	case err != nil && a.Req.Once: // an overdue record neither holds the lock nor queues
 		return a.noAnswer(err)
 	case err != nil:
-		a.c.s.Logger.Debug("delete overdue places", "lock", a.Req.Name, "error", err)
+		a.c.s.Logger.Debug("deleting overdue places failed", "lock", a.Req.Name, "error", err)
 		v.More = true
 	// A lagging replica may show an overdue record without the waiters that have queued since. So only a one-shot call
 	// that reads a current state deletes it, and other newcomers queue behind it.

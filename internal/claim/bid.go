@@ -54,7 +54,7 @@ func (d *Draft) terms() (clock.Terms, error) {
 	}
 	t, err := clock.TermsUntil(time.Until(d.Until))
 	if err != nil {
-		return t, fmt.Errorf("lock %q: its time was over before it was free: %w", d.Name, err)
+		return t, fmt.Errorf("lock %q: the requested end of the lease passed before the lock was free: %w", d.Name, err)
 	}
 	return t, nil
 }
@@ -117,7 +117,7 @@ func (b *Bid) Offer(ctx context.Context, expect uint64) Result {
 			b.Close()
 		}
 		if next.Decided == core.Failed && why == core.Unmapped {
-			r.Err = fmt.Errorf("%w: no server takes a write to \"$KV.%s.%s\", although the bucket has a leader: the account of this connection does not import the subject, or the bucket's account does not export it. Use a name that both cover, or extend them",
+			r.Err = fmt.Errorf("%w: no server accepts writes to \"$KV.%s.%s\", although the bucket has a leader: either this connection's account does not import the subject or the bucket's account does not export it. Use a lock name that both cover, or extend the import and export",
 				bucket.ErrPermission, b.B.Bucket(), key)
 		}
 		if next.Decided != core.Undecided {

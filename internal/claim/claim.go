@@ -142,7 +142,7 @@ func (cl *claim) result(v core.Verdict, entry record.Entry, err error) Result {
 		floor := cl.state.Attempt(v.N).Floor
 		cl.mu.Unlock()
 		res.Err = fmt.Errorf(
-			"%w: fencing tokens went backwards, from revision %d to %d: the bucket was restored from a backup, or re-created by a client whose clock is behind. Delete it with \"nats stream rm\", and make it again with \"lockctl init\"", bucket.ErrUnavailable, floor, v.Revision)
+			"%w: fencing tokens went backwards, from revision %d to %d: the bucket was restored from a backup, or re-created by a client whose clock is behind. Delete the bucket with \"nats stream rm\" and re-create it with \"lockctl init\"", bucket.ErrUnavailable, floor, v.Revision)
 		cl.b.WentBackwards(res.Err)
 	}
 	return res

@@ -32,7 +32,7 @@ func RoundTTL(d time.Duration, fixed bool) (time.Duration, error) {
 		longest = MaxFixedTTL
 	}
 	if d < MinTTL || d > longest { //safety:ttl-in-bounds
-		return 0, fmt.Errorf("%w: %v is not in [%v, %v]", ErrInvalidTTL, d, MinTTL, longest)
+		return 0, fmt.Errorf("%w: %v is not between %v and %v", ErrInvalidTTL, d, MinTTL, longest)
 	}
 	return CeilSecond(d), nil
 }
@@ -58,12 +58,12 @@ func NewTerms(ttl time.Duration) Terms {
 // is not positive or is too long.
 func TermsUntil(d time.Duration) (Terms, error) {
 	if d <= 0 {
-		return Terms{}, fmt.Errorf("%w: it ended %v ago", ErrInvalidTTL, -d)
+		return Terms{}, fmt.Errorf("%w: the requested end passed %v ago", ErrInvalidTTL, -d)
 	}
 	ttl := CeilSecond(min(d, MaxFixedTTL+1))
 	for {
 		if ttl > MaxFixedTTL {
-			return Terms{}, fmt.Errorf("%w: %v and the margin are more than %v", ErrInvalidTTL, d, MaxFixedTTL)
+			return Terms{}, fmt.Errorf("%w: %v plus the safety margin exceeds the maximum of %v", ErrInvalidTTL, d, MaxFixedTTL)
 		}
 		t := NewTerms(ttl)
 		// The validity, which ends a margin before the record does, has to cover d.

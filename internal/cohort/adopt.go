@@ -19,7 +19,7 @@ func (h *holder) HandOff(ctx context.Context) (handed session.Handed, err error)
 		return handed, err
 	}
 	if ctx.Err() != nil {
-		return handed, fmt.Errorf("hand off lock %q: nothing was sent, it is held: %w", h.Name(), plain.EndOf(ctx))
+		return handed, fmt.Errorf("hand off lock %q: nothing was sent and the lock is still held: %w", h.Name(), plain.EndOf(ctx))
 	}
 	_, _, err = h.Status()
 	h.released.Do(func() {

@@ -217,7 +217,7 @@ func (c *Client) Check(kind record.Kind, names ...string) error {
 // checkKind returns an error if name is already used as another kind. The caller holds mu.
 func (c *Client) checkKind(kind record.Kind, name string) error {
 	if was, ok := c.kinds[name]; ok && was != kind {
-		return fmt.Errorf("%w: this client uses %q both as %s and as %s, which are different locks", record.ErrInvalidName, name, kindNames[was], kindNames[kind])
+		return fmt.Errorf("%w: this client already uses %q as %s, so it cannot also use it as %s", record.ErrInvalidName, name, kindNames[was], kindNames[kind])
 	}
 	return nil
 }

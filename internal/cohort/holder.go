@@ -101,7 +101,7 @@ func (c *Client) begin(ctx context.Context, req call.Request) (*call.Call, error
 		return nil, err
 	}
 	if c.turn < 0 && a.Req.Linger > 0 && !a.Reads() {
-		return nil, fmt.Errorf("lock %q: %w: Linger goes with no Turn below 0, where each goroutine queues by itself", req.Name, record.ErrInvalidOption)
+		return nil, fmt.Errorf("lock %q: %w: Linger cannot be combined with a negative Turn, which makes each goroutine queue by itself", req.Name, record.ErrInvalidOption)
 	}
 	if ctx.Err() != nil {
 		return nil, a.GaveUp(context.Cause(ctx))

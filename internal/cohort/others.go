@@ -326,7 +326,7 @@ func (l *lock) list() {
 	l.c.s.Work.Go(func(ctx context.Context) {
 		err := l.inform(ctx, o)
 		if err != nil {
-			l.c.s.Logger.Debug("list the queue", "key", l.keys.Gate, "error", err)
+			l.c.s.Logger.Debug("listing the queue failed", "key", l.keys.Gate, "error", err)
 		}
 		l.c.mu.Lock()
 		defer l.c.unlock()
@@ -409,7 +409,7 @@ func (l *lock) probed() string {
 	return l.keys.Gate
 }
 
-var errNoWatch = errors.New("the queue cannot be watched")
+var errNoWatch = errors.New("cannot watch the queue")
 
 // noteList records a list of the whole queue that was requested at time at.
 func (l *lock) noteList(o *others, queue []record.Entry, at clock.Instant) {

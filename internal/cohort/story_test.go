@@ -517,7 +517,7 @@ func TestOneKind(t *testing.T) {
 		g := w.ask(c, writes)
 		<-g.done
 		require.ErrorIs(t, g.err, record.ErrInvalidName)
-		require.ErrorContains(t, g.err, "both as a mutex and as a reader-writer lock")
+		require.ErrorContains(t, g.err, "as a mutex, so it cannot also use it as a reader-writer lock")
 		require.ErrorIs(t, c.Check(record.RW, "y", "x"), record.ErrInvalidName)
 		require.NoError(t, c.Check(record.Mutex, "y"), "none was noted")
 	})

@@ -210,16 +210,16 @@ func (r *Keeper) postpone(now clock.Instant) {
 	}
 	var why error
 	if by > 0 {
-		why = fmt.Errorf("%w: the renewals of the locks that this client holds come first, and are behind by %v: %d wait",
+		why = fmt.Errorf("%w: no new locks while renewals of held locks are %v late (%d pending)",
 			bucket.ErrUnavailable, by.Round(time.Millisecond), r.pace.Ready())
 	}
 	r.b.Postpone(why)
 	switch begins := by > 0; {
 	case begins && !r.behind:
-		r.cfg.Warn("renewals are late: the client takes no new lock until they are not", "bucket", r.b.KV.Bucket(), "held", r.locks, "error", why)
+		r.cfg.Warn("renewals are late: the client takes no new locks until they catch up", "bucket", r.b.KV.Bucket(), "held", r.locks, "error", why)
 		r.behind = true
 	case !begins:
-		r.cfg.Warn("renewals are in time again", "bucket", r.b.KV.Bucket(), "held", r.locks)
+		r.cfg.Warn("renewals are on time again", "bucket", r.b.KV.Bucket(), "held", r.locks)
 		r.behind = false
 	}
 }
@@ -379,7 +379,7 @@ func (r *Keeper) AtRisk() error {
 	if n > 0 {
 		more := ""
 		if n > 1 {
-			more = fmt.Sprintf(", and of %d more", n-1)
+			more = fmt.Sprintf(", as are those of %d more", n-1)
 		}
 		return fmt.Errorf("%w: the renewal of lock %q is overdue%s%s", bucket.ErrUnavailable, name, more, why)
 	}

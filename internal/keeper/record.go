@@ -192,19 +192,19 @@ func (k *Record) ended(end core.End, why string) {
 // reason describes the evidence for the end. The mutex must be held.
 func (k *Record) reason() string {
 	if k.Why == core.Unconfirmed && k.Abandoned {
-		return "its handle was dropped without Unlock, so the client renewed it no more"
+		return "its handle was dropped without Unlock, so the client stopped renewing it"
 	}
 	switch k.Why {
 	case core.Unconfirmed:
 		why := "its lease ended without a confirmation from the server" + k.Failed()
 		if k.slot.ready != core.NotReady {
-			why += ": its renewal still waited, because the service answers fewer than are due"
+			why += ": its renewal was still queued, because the service answers fewer than are due"
 		}
 		return why
 	case core.ConfirmedLate:
-		return "the confirmation of its renewal came after its validity had ended"
+		return "the confirmation of its renewal arrived after its validity had ended"
 	case core.RecordGone:
-		return "its record is gone"
+		return "its record no longer exists"
 	case core.RecordDeleted:
 		return "its record was deleted"
 	case core.BreakHinted:

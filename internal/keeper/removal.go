@@ -101,7 +101,7 @@ func (r *Keeper) remove(ctx context.Context, m *removal, begun time.Time, limit 
 const soonTries = 20
 
 // errBehind means that a server returned an older record than the one that was acknowledged.
-var errBehind = fmt.Errorf("%w: the server that answered lags behind", bucket.ErrUnavailable)
+var errBehind = fmt.Errorf("%w: the responding server lags behind", bucket.ErrUnavailable)
 
 // Remove tries to write a tombstone over a claim's record until the server confirms it, ctx ends, or [orphanLife] has
 // passed.
@@ -212,9 +212,9 @@ func (k *Record) DeleteWithin(ctx context.Context, d time.Duration) Deletion {
 	case deletion := <-done:
 		return deletion
 	case <-ctx.Done():
-		return Deletion{Err: fmt.Errorf("%w: not confirmed, and going on: %w", bucket.ErrUnavailable, plain.EndOf(ctx))}
+		return Deletion{Err: fmt.Errorf("%w: not confirmed; retrying in the background: %w", bucket.ErrUnavailable, plain.EndOf(ctx))}
 	case <-stuck.C:
-		return Deletion{Err: fmt.Errorf("%w: the network takes no writes", bucket.ErrUnavailable)}
+		return Deletion{Err: fmt.Errorf("%w: the network is not accepting writes", bucket.ErrUnavailable)}
 	}
 }
 

@@ -383,12 +383,12 @@ func TestRenewalsComeFirst(t *testing.T) {
 		}
 		err := w.b.Admits()
 		require.ErrorIs(t, err, bucket.ErrUnavailable)
-		require.ErrorContains(t, err, "renewals of the locks that this client holds come first")
+		require.ErrorContains(t, err, "no new locks while renewals of held locks are")
 		require.Contains(t, w.warned()[0], "renewals are late")
 		w.f.OnSend(nil)
 		time.Sleep(time.Minute)
 		require.NoError(t, w.b.Admits())
-		require.Contains(t, w.warned()[len(w.warned())-1], "in time again")
+		require.Contains(t, w.warned()[len(w.warned())-1], "on time again")
 	})
 }
 

@@ -91,7 +91,7 @@ func (w *Write) wait(ctx context.Context, d time.Duration) kvstore.Answer {
 		case <-w.turn:
 		case <-t.C:
 			if n, was := w.withdraw(); was {
-				return kvstore.Answer{Err: fmt.Errorf("%w: not sent yet, because the service answers slowly: %d deletions of this client wait", bucket.ErrUnavailable, n)}
+				return kvstore.Answer{Err: fmt.Errorf("%w: not sent yet, because the service answers slowly: %d deletions of this client are pending", bucket.ErrUnavailable, n)}
 			}
 		case <-ctx.Done():
 			if _, was := w.withdraw(); was {

@@ -78,18 +78,18 @@ func (cfg Config) withDefaults() (Config, error) {
 		cfg.Bucket = DefaultBucket
 	}
 	if len(cfg.Bucket) > maxBucketName {
-		return cfg, fmt.Errorf("%w: bucket name %.64q has %d bytes, at most %d fit", ErrInvalidKey, cfg.Bucket, len(cfg.Bucket), maxBucketName)
+		return cfg, fmt.Errorf("%w: bucket name %.64q has %d bytes; the limit is %d", ErrInvalidKey, cfg.Bucket, len(cfg.Bucket), maxBucketName)
 	}
 	for _, c := range cfg.Bucket {
 		if !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_", c) {
-			return cfg, fmt.Errorf("%w: bucket name %.64q may only have letters, digits, '-' and '_'", ErrInvalidKey, cfg.Bucket)
+			return cfg, fmt.Errorf("%w: bucket name %.64q may only contain letters, digits, '-' and '_'", ErrInvalidKey, cfg.Bucket)
 		}
 	}
 	switch {
 	case cfg.Replicas < 0 || cfg.Replicas > maxReplicas:
-		return cfg, fmt.Errorf("%w: %d replicas, a stream has 1 to %d: use 1, 3 or 5", ErrInvalidOption, cfg.Replicas, maxReplicas)
+		return cfg, fmt.Errorf("%w: %d replicas: a stream can have 1 to %d; use 1, 3 or 5", ErrInvalidOption, cfg.Replicas, maxReplicas)
 	case cfg.MaxBytes < -1:
-		return cfg, fmt.Errorf("%w: a limit of %d bytes: use 0 for none", ErrInvalidOption, cfg.MaxBytes)
+		return cfg, fmt.Errorf("%w: a limit of %d bytes; use 0 for no limit", ErrInvalidOption, cfg.MaxBytes)
 	case cfg.Storage != jetstream.FileStorage && cfg.Storage != jetstream.MemoryStorage:
 		return cfg, fmt.Errorf("%w: unknown storage %d: use jetstream.FileStorage or jetstream.MemoryStorage", ErrInvalidOption, cfg.Storage)
 	}

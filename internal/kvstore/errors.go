@@ -39,7 +39,7 @@ var (
 	ErrUnavailable = errors.New("lock service unavailable")
 	// ErrNoStream means that no server accepts the write, because the bucket was deleted or
 	// its stream currently has no leader. The error also matches [ErrUnavailable].
-	ErrNoStream = errors.New("no stream takes the write")
+	ErrNoStream = errors.New("no stream accepts the write")
 	// ErrFull means that the bucket has no room for another record, or reserves what is
 	// left for renewals and waiters; see [Room]. The error also matches [ErrUnavailable].
 	ErrFull = errors.New("bucket is full")
@@ -49,10 +49,10 @@ var (
 	// does not let this user, or its account, ask the leader. A later read may succeed,
 	// because a replica may catch up or someone may enable allow_direct. The error also
 	// matches [ErrUnavailable].
-	ErrWithheld = errors.New("the leader's read is withheld")
+	ErrWithheld = errors.New("the leader cannot be read")
 	// ErrNoWatch means that the bucket does not publish its changes and so cannot be
 	// watched.
-	ErrNoWatch = errors.New("bucket does not re-publish its changes")
+	ErrNoWatch = errors.New("bucket does not republish its changes")
 	// ErrRemade means that the bucket was deleted and re-created since the last check, so
 	// all records are lost.
 	ErrRemade = errors.New("bucket was deleted and re-created")
@@ -87,7 +87,7 @@ type ConflictError struct {
 }
 
 func (e *ConflictError) Error() string {
-	return fmt.Sprintf("write to %q expected revision %d, the server has %d", e.Key, e.Expected, e.Last)
+	return fmt.Sprintf("write to %q expected revision %d, but the server has %d", e.Key, e.Expected, e.Last)
 }
 
 // Is reports whether target is [ErrConflict] or, if no record was expected, [ErrExists].

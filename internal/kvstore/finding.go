@@ -51,10 +51,10 @@ func (f Finding) warning() string {
 
 const (
 	byUpdate  = "update the stream"
-	byRemake  = "only re-creating the bucket can change it: stop its users, delete it, let a client create it"
+	byRemake  = "only re-creating the bucket can change it: stop its users, delete it and let a client create it"
 	byRelease = "use a release of this program that knows the bucket's protocol, or another bucket"
 	byRecords = byRemake + "; or use another bucket"
-	byOwner   = byRemake + ", as docs/operate/upgrading.md has it under 2 to 3; or use another bucket"
+	byOwner   = byRemake + ", as described in docs/operate/upgrading.md, section 2 to 3; or use another bucket"
 	byUpgrade = "upgrade nats-server to " + MinServer + " or later, then re-create the bucket"
 )
 
@@ -109,38 +109,38 @@ func rules(cfg Config, info *Info, s Settings) []rule {
 	}
 	return []rule{
 		{setting: serverSetting, bad: Unfit, is: server, fits: func(any) bool { return level >= minLevel }, want: MinServer + " or later", //safety:server-level
-			why: "older servers skip the conditions of writes, so that two hold a lock", repair: byServer},
+			why: "older servers ignore the conditions of writes, so two clients can hold the same lock", repair: byServer},
 		{setting: "metadata." + metaProtocol, bad: Unfit, is: is, fits: func(any) bool { return spoken == protocol }, want: strconv.Quote(protocol), //safety:protocol
 			why: "clients of different protocols do not exclude each other", repair: remedy},
-		{setting: "mirror", bad: Unfit, why: "a mirror cannot be written", repair: "open the mirrored bucket itself"},
+		{setting: "mirror", bad: Unfit, why: "a mirror cannot be written to", repair: "open the mirrored bucket itself"},
 		{setting: "sources", bad: Unfit, why: "sourced messages overwrite live records", repair: byUpdate},
 		{setting: "subject_transform", bad: Unfit, why: "records end up under other keys", repair: byUpdate},
-		{setting: "subjects", bad: Unfit, right: []string{own}, why: "records are missed, or others' messages taken for records", repair: byUpdate},
-		{setting: "max_msgs_per_subject", bad: Unfit, right: 1, why: "with history the server prolongs short TTLs", repair: byUpdate}, //safety:one-record
+		{setting: "subjects", bad: Unfit, right: []string{own}, why: "records are missed, or other messages are taken for records", repair: byUpdate},
+		{setting: "max_msgs_per_subject", bad: Unfit, right: 1, why: "with history, the server prolongs short TTLs", repair: byUpdate}, //safety:one-record
 		{setting: "allow_msg_ttl", bad: Unfit, right: true, why: "locks would never expire", //safety:ttl-allowed
-			repair: byUpdate + "; if it stays off the server is too old (" + byUpgrade + ")"},
+			repair: byUpdate + "; if it stays off, the server is too old (" + byUpgrade + ")"},
 		{setting: "subject_delete_marker_ttl", bad: Unfit, why: "delete markers wipe acknowledged writes", repair: byUpdate}, //safety:no-markers
 		{setting: "discard_new_per_subject", bad: Unfit, why: "it refuses renewals", repair: byUpdate},
 		{setting: "discard", bad: Unfit, right: "new", fits: func(v any) bool { return v == "new" || !limited }, //safety:no-eviction
 			why: "a full bucket would evict held locks", repair: byUpdate},
 		{setting: "max_age", bad: Unfit, right: 0, fits: atLeast(int64(maxTTL)), want: fmt.Sprintf("0 or at least %v", maxTTL), why: "long leases end early", repair: byUpdate},
-		{setting: "retention", bad: Unfit, right: "limits", why: "records vanish when a consumer has read them", repair: retention},
+		{setting: "retention", bad: Unfit, right: "limits", why: "records vanish once a consumer has read them", repair: retention},
 		{setting: "no_ack", bad: Unfit, why: "no write is ever confirmed", repair: byUpdate},
 		{setting: "sealed", bad: Unfit, why: "nothing can be written", repair: byRemake},
 		{setting: "allow_msg_counter", bad: Unfit, why: "it refuses plain records", repair: byRemake},
 		{setting: "persist_mode", bad: Unfit, fits: func(v any) bool { return v == "default" || off(v) }, want: "default",
-			why: "asynchronous persistence acknowledges before the disk", repair: byRemake},
+			why: "asynchronous persistence acknowledges writes before they reach the disk", repair: byRemake},
 		{setting: "storage", bad: Unfit, is: storage, want: "file, or 3 replicas", //safety:survives-restart
 			fits: func(v any) bool {
 				return v == "file" || v == "memory" && (!single || cfg.Storage == jetstream.MemoryStorage)
 			},
-			why: "every lock is forgotten when the server restarts", repair: byRemake + "; or ask for memory storage explicitly"},
+			why: "all locks are lost when the server restarts", repair: byRemake + "; or request memory storage explicitly"},
 
 		{setting: "max_msg_size", bad: Worse, right: -1, fits: atLeast(minMsgSize), want: fmt.Sprintf("-1 or at least %d", minMsgSize),
 			why: "long records are refused", repair: byUpdate},
 		{setting: "republish", bad: Worse, fits: func(any) bool { return notifies(info.Config.RePublish, own) != "" }, want: own + " to a subject of its own",
-			why: "waiters poll on timers, and a broken holder learns of it at its next renewal", repair: byUpdate},
-		{setting: "allow_direct", bad: Worse, right: true, why: "every read asks the stream's leader", repair: byUpdate},
+			why: "waiters poll on timers, and a holder learns of a break only at its next renewal", repair: byUpdate},
+		{setting: "allow_direct", bad: Worse, right: true, why: "every read goes to the stream's leader", repair: byUpdate},
 		{setting: "allow_rollup_hdrs", bad: Worse, why: "every user that may write one key can wipe the bucket", repair: rollup},
 		{setting: "allow_msg_schedules", bad: Worse, why: "every user that may write one key can make the server write others", repair: byRemake},
 		{setting: "deny_delete", bad: Worse, right: true, why: "records can be removed under their holders", repair: byUpdate},
@@ -150,7 +150,7 @@ func rules(cfg Config, info *Info, s Settings) []rule {
 		{setting: "first_seq", bad: Worse, is: strconv.FormatUint(info.State.LastSeq, 10), fits: func(any) bool { return info.State.LastSeq >= lowFirstSeq },
 			want: "the time in ten-microsecond ticks since 2016", why: "fencing tokens repeat when the bucket is re-created", repair: byRemake},
 		{setting: "num_replicas", bad: Worse, right: 3, is: replicas, fits: func(any) bool { return !clustered || !single },
-			want: "3 or 5 on a cluster", why: "locks stop when its server does", repair: byUpdate},
+			want: "3 or 5 on a cluster", why: "locking stops when its server does", repair: byUpdate},
 	}
 }
 
@@ -190,14 +190,14 @@ func Examine(cfg Config, info *Info) ([]Finding, error) {
 		// A rolling upgrade makes servers report new settings, which must not stop the
 		// clients.
 		if !slices.Contains(known, name) && !off(s[name]) {
-			all = append(all, rule{setting: name, bad: Worse, why: "this program does not know the setting, nor whether locks are safe with it",
+			all = append(all, rule{setting: name, bad: Worse, why: "unknown setting; locks may not be safe with it",
 				repair: "unset it, or use a release of this program that knows it"}.judge(s[name]))
 		}
 	}
 	for _, a := range info.Alternates {
 		if a.Name != s["name"] {
-			all = append(all, rule{setting: "alternates", bad: Worse, want: "none", why: "it may answer reads with holders long gone",
-				repair: "remove it or its mirror_direct"}.judge(fmt.Sprintf("stream %q mirrors this bucket", a.Name)))
+			all = append(all, rule{setting: "alternates", bad: Worse, want: "none", why: "it may answer reads with holders that have long since ended",
+				repair: "remove the mirror or its mirror_direct"}.judge(fmt.Sprintf("stream %q mirrors this bucket", a.Name)))
 		}
 	}
 	return all, nil

@@ -28,7 +28,7 @@ func (l *line) Healthy() error {
 	}
 	switch st, ok := fromConn(l.goroutines.Context(), &l.sender, stuckAfter, l.nc.Status); {
 	case !ok && l.goroutines.Context().Err() == nil:
-		return fmt.Errorf("%w: connection is stuck: its network takes no bytes, or it is reconnecting", ErrUnavailable)
+		return fmt.Errorf("%w: connection is stuck: its network accepts no data, or it is reconnecting", ErrUnavailable)
 	case ok && st != nats.CONNECTED && st != nats.DRAINING_SUBS && st != nats.DRAINING_PUBS:
 		return fmt.Errorf("%w: connection is %s", ErrUnavailable, strings.ToLower(st.String()))
 	}
@@ -42,8 +42,8 @@ func (l *line) Healthy() error {
 				l.bucket, (l.now() - w.at).Round(time.Second), refusal)
 		}
 		if l.Denied(w.key) == nil {
-			return fmt.Errorf("%w: the write of %q has gone unanswered for %v, and bucket %q has acknowledged none since: "+
-				"its stream may have no leader, or have stopped; \"lockctl doctor\" shows it",
+			return fmt.Errorf("%w: the write of %q has gone unanswered for %v, and bucket %q has acknowledged no write since: "+
+				"its stream may have no leader or have stopped; \"lockctl doctor\" shows which",
 				ErrUnavailable, w.key, (l.now() - w.at).Round(time.Second), l.bucket)
 		}
 	}

@@ -29,7 +29,7 @@ func checkKey(key string) error {
 		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9':
 		case c == '-', c == '_', c == '/', c == '=', c == '.':
 		default:
-			return fmt.Errorf("%w: %.64q has %q", ErrInvalidKey, key, c)
+			return fmt.Errorf("%w: %.64q contains %q", ErrInvalidKey, key, c)
 		}
 	}
 	return nil
@@ -56,7 +56,7 @@ func checkPattern(pattern string) error {
 func ttlHeader(d time.Duration) (string, error) {
 	// The server treats 0 as no TTL, and a TTL that overflows as one in the past.
 	if d <= 0 || d > maxTTL { //safety:ttl-in-range
-		return "", fmt.Errorf("%w: %v is not in (0, %v]", ErrInvalidTTL, d, maxTTL)
+		return "", fmt.Errorf("%w: must be positive and at most %v, not %v", ErrInvalidTTL, maxTTL, d)
 	}
 	// If a record expired even a fraction of a second early, the next holder would get in
 	// too soon.
@@ -101,7 +101,7 @@ func (w Write) check() (ttl string, err error) {
 		return "", err
 	}
 	if len(w.Value) > MaxRecord {
-		return "", fmt.Errorf("%w: value under %q has %d bytes, at most %d fit", ErrTooLarge, w.Key, len(w.Value), MaxRecord)
+		return "", fmt.Errorf("%w: value of %q has %d bytes; the limit is %d", ErrTooLarge, w.Key, len(w.Value), MaxRecord)
 	}
 	if w.Guard != "" {
 		// The server compares only literal subjects, so a pattern would guard nothing.

@@ -21,7 +21,7 @@ const (
 	metaVersion = "_nats.ver"
 
 	serverSetting = "nats-server"
-	byServer      = "upgrade every server that may keep the bucket to " + MinServer + " or later"
+	byServer      = "upgrade every server that may store the bucket to " + MinServer + " or later"
 )
 
 // ServerFits reports whether a bucket is safe on the given version of nats-server, such as

@@ -18,7 +18,7 @@ const hdrUpTo = "Nats-UpTo-Sequence"
 
 // ErrApart means that no single request can read several keys from one state, because this
 // user or this bucket does not allow it. It matches [ErrUnavailable].
-var ErrApart = fmt.Errorf("%w: not in one request", ErrUnavailable)
+var ErrApart = fmt.Errorf("%w: too many keys for one request", ErrUnavailable)
 
 // errTooMany means that so many keys match that the server does not return even some of
 // them.
@@ -62,7 +62,7 @@ func (s *reader) List(ctx context.Context, pattern string, min uint64, opts ...L
 		st, err = s.stateAt(ctx, pattern, min)
 		l = Listing{Revision: st.LastRevision, Keys: st.Keys}
 	case what.also != nil:
-		err = fmt.Errorf("%w: and %d other patterns", ErrApart, len(what.also))
+		err = fmt.Errorf("%w, with %d other patterns", ErrApart, len(what.also))
 	default:
 		if l, err = s.listSlowly(ctx, pattern, min, what); what.atMost > 0 && !l.More {
 			l.Whole, what.from = true, 0
@@ -70,7 +70,7 @@ func (s *reader) List(ctx context.Context, pattern string, min uint64, opts ...L
 	}
 	switch {
 	case errors.Is(err, ErrNotFound): // the bucket was deleted, which is not the same as an empty list
-		return Listing{}, fmt.Errorf("list %q: %w: the bucket is gone: %v", pattern, ErrUnavailable, err)
+		return Listing{}, fmt.Errorf("list %q: %w: the bucket no longer exists: %v", pattern, ErrUnavailable, err)
 	case err != nil:
 		return Listing{}, fmt.Errorf("list %q: %w", pattern, err)
 	}
@@ -197,7 +197,7 @@ func (s *reader) listKeys(ctx context.Context, pattern string, min uint64) (List
 		if len(missing) == 0 {
 			return l, nil
 		}
-		lasting := fmt.Errorf("%w: %d keys that the leader names cannot be read, %q is one", ErrUnavailable, len(missing), missing[0])
+		lasting := fmt.Errorf("%w: %d keys listed by the leader cannot be read, among them %q", ErrUnavailable, len(missing), missing[0])
 		if err := lagged(ctx, try, lasting); err != nil {
 			return Listing{}, err
 		}

@@ -41,7 +41,7 @@ func (s *watcher) unnotified(w sentWrite) {
 	s.mu.Unlock()
 	if warn {
 		s.cfg.Logger.Warn("lock bucket: no notification of a change has ever arrived. Waiters poll every few seconds, "+
-			"and a broken holder learns of it at its next renewal. Repair: let the user subscribe to these subjects, and the account import them under their own name",
+			"and a holder learns of a break only at its next renewal. Repair: allow the user to subscribe to these subjects, and let the account import them under their own names",
 			"bucket", s.cfg.Bucket, "subjects", s.seen.Load().notify+">")
 	}
 }

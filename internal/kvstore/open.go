@@ -81,7 +81,7 @@ func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (*Store, erro
 		}()
 		err := fmt.Errorf("open bucket %q: %w: the connection is reconnecting", cfg.Bucket, ErrUnavailable)
 		if parent.Err() == nil {
-			return nil, fmt.Errorf("%w: within %v", err, openTimeout)
+			return nil, fmt.Errorf("%w; gave up after %v", err, openTimeout)
 		}
 		return nil, fmt.Errorf("%w: %w", err, plain.EndOf(parent))
 	}
@@ -108,12 +108,12 @@ func connected(parent, ctx context.Context, nc *nats.Conn) error {
 			return nil
 		}
 		if pause(ctx, connectionPoll) != nil {
-			err := fmt.Errorf("%w: no connection, it is %s", ErrUnavailable, strings.ToLower(st.String()))
+			err := fmt.Errorf("%w: connection is %s", ErrUnavailable, strings.ToLower(st.String()))
 			if last := nc.LastError(); last != nil {
 				err = fmt.Errorf("%w (last error: %w)", err, last)
 			}
 			if parent.Err() == nil { // never return the error of a context that is not the caller's
-				return fmt.Errorf("%w: within %v", err, openTimeout)
+				return fmt.Errorf("%w; gave up after %v", err, openTimeout)
 			}
 			return fmt.Errorf("%w: %w", err, plain.EndOf(parent))
 		}
@@ -132,7 +132,7 @@ func open(ctx context.Context, js jetstream.JetStream, cfg Config) (_ *Store, er
 	info, err := s.ask(ctx, infoRequest{}, shared)
 	if errors.Is(err, ErrNotFound) {
 		if cfg.NoCreate {
-			return nil, fmt.Errorf("open bucket %q: %w, and creating it is not allowed: nobody has made it yet, or it %s", cfg.Bucket, err, s.elsewhere())
+			return nil, fmt.Errorf("open bucket %q: %w, and NoCreate is set: either the bucket has not been created yet, or it %s", cfg.Bucket, err, s.elsewhere())
 		}
 		if err := s.oldServers(ctx); err != nil {
 			return nil, err
@@ -183,7 +183,7 @@ func (s *stream) create(ctx context.Context) (*infoResponse, error) {
 		cfg.Replicas = 1
 		return s.createWith(ctx, cfg)
 	case apiErr.ErrorCode == errCodeNoPeers:
-		return nil, fmt.Errorf("%w: %d servers of the cluster have to keep it: wait until they are there, or ask for one with Replicas: 1", err, cfg.Replicas)
+		return nil, fmt.Errorf("%w: the bucket needs %d servers: wait until they are up, or set Replicas to 1", err, cfg.Replicas)
 	}
 	return resp, err
 }
@@ -236,7 +236,7 @@ func (s *stream) createWith(ctx context.Context, cfg Config) (*infoResponse, err
 		}
 		return resp, err
 	default:
-		return nil, fmt.Errorf("create it: %w", err)
+		return nil, fmt.Errorf("creating it failed: %w", err)
 	}
 	return resp, nil
 }
@@ -315,7 +315,7 @@ func (s *stream) oldServers(ctx context.Context) error {
 	}
 	return &ConfigError{
 		Bucket: s.cfg.Bucket, Setting: serverSetting, Value: describe("", resp.API.Level), Want: MinServer + " or later",
-		Repair: byServer + "; the bucket was not made",
+		Repair: byServer + "; the bucket was not created",
 	}
 }
 

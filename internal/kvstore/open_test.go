@@ -398,9 +398,9 @@ func repair(t *testing.T, js jetstream.JetStream, cfg kvstore.Config, setting st
 // A bucket of another protocol is refused, with what there is to do: this release does not know
 // others, and records never become those of another one. Without an entry it is not known which.
 func TestOtherProtocol(t *testing.T) {
-	const reCreate = "only re-creating the bucket can change it: stop its users, delete it, let a client create it; or use another bucket"
+	const reCreate = "only re-creating the bucket can change it: stop its users, delete it and let a client create it; or use another bucket"
 	const otherRelease = "use a release of this program that knows the bucket's protocol, or another bucket"
-	const upgrade = "only re-creating the bucket can change it: stop its users, delete it, let a client create it, as docs/operate/upgrading.md has it under 2 to 3; or use another bucket"
+	const upgrade = "only re-creating the bucket can change it: stop its users, delete it and let a client create it, as described in docs/operate/upgrading.md, section 2 to 3; or use another bucket"
 	for _, c := range []struct {
 		name   string
 		set    func(map[string]string)

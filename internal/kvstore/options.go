@@ -67,7 +67,7 @@ func InParts() ListOption { return func(l *listing) { l.parts = true } }
 func parseOptions(pattern string, opts []ListOption) (what listing, err error) {
 	for _, opt := range opts {
 		if opt == nil {
-			return listing{}, fmt.Errorf("list %q: %w: it is nil", pattern, ErrInvalidOption)
+			return listing{}, fmt.Errorf("list %q: %w: nil", pattern, ErrInvalidOption)
 		}
 		opt(&what)
 	}

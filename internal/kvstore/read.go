@@ -70,7 +70,7 @@ func (s *reader) read(ctx context.Context, key string) (Record, error) {
 // up, because an administrator can repair the setting.
 func undirected(err error) error {
 	if errors.Is(err, ErrPermission) {
-		return fmt.Errorf("%w: %w: no server answers direct gets, as when allow_direct is off (\"lockctl init\" repairs it), and the leader refuses: %v", ErrUnavailable, ErrWithheld, err)
+		return fmt.Errorf("%w: %w: no server answers direct gets, perhaps because allow_direct is off (\"lockctl init\" repairs that), and this user may not ask the leader: %v", ErrUnavailable, ErrWithheld, err)
 	}
 	return err
 }
@@ -91,7 +91,7 @@ func (s *reader) readAsOf(ctx context.Context, key string, min uint64) (Record, 
 		if errors.Is(err, ErrNotFound) { //safety:nothing-proven
 			// Either the record has ended since, or a deposed leader that lacks min has
 			// replied. Only a state that contains min proves that there is no record.
-			if err := lagged(ctx, try, fmt.Errorf("%w: the leader names the key %q and has no record of it", ErrUnavailable, key)); err != nil {
+			if err := lagged(ctx, try, fmt.Errorf("%w: the leader lists key %q but has no record of it", ErrUnavailable, key)); err != nil {
 				return Record{}, err
 			}
 			continue
@@ -106,7 +106,7 @@ func (s *reader) readAsOf(ctx context.Context, key string, min uint64) (Record, 
 		if direct == nil && r.Revision >= min || errors.Is(direct, ErrPermission) || s.Alone() {
 			return r, direct
 		}
-		lasting := fmt.Errorf("%w: %w: no replica shows what is known to be there at revision %d, and \"lockctl perms\" prints what lets the leader be asked: %v",
+		lasting := fmt.Errorf("%w: %w: no replica has revision %d yet, and this user may not ask the leader; \"lockctl perms\" prints the missing permission: %v",
 			ErrUnavailable, ErrWithheld, min, err)
 		if err := lagged(ctx, try, lasting); err != nil {
 			return Record{}, err
@@ -168,7 +168,7 @@ func (r *msgGetResponse) apiError() *jetstream.APIError { return r.Error }
 // and the denial takes time to notice, so the store does not ask again after the first one.
 func (s *reader) leaderGet(ctx context.Context, key string) (Record, error) {
 	if s.leaderOff.Load() {
-		return Record{}, fmt.Errorf("%w: the server has refused this user to read from the stream's leader", ErrPermission)
+		return Record{}, fmt.Errorf("%w: the server does not let this user read from the stream's leader", ErrPermission)
 	}
 	body, _ := json.Marshal(map[string]string{"last_by_subj": s.prefix + key})
 	var resp msgGetResponse

@@ -42,7 +42,7 @@ func (s *stream) record(h nats.Header, data []byte) (Record, error) {
 	}
 	key, ok := strings.CutPrefix(last(hdrSubject), s.prefix)
 	if !ok {
-		return Record{}, fmt.Errorf("%w: subject %.64q is not of bucket %q", errUnreadable, last(hdrSubject), s.cfg.Bucket)
+		return Record{}, fmt.Errorf("%w: subject %.64q is not in bucket %q", errUnreadable, last(hdrSubject), s.cfg.Bucket)
 	}
 	at, err := time.Parse(time.RFC3339Nano, last(hdrTimeStamp))
 	if err != nil {
@@ -70,7 +70,7 @@ func isTombstone(h nats.Header) bool {
 // least of all that it has no record.
 func (r Record) of(key string) (Record, error) {
 	if r.Key != key || r.Revision == 0 { //safety:answer-of-key
-		return Record{}, fmt.Errorf("%w: asked for %q, the answer is about %.64q at revision %d", ErrUnavailable, key, r.Key, r.Revision)
+		return Record{}, fmt.Errorf("%w: requested %q, but the reply is about %.64q at revision %d", ErrUnavailable, key, r.Key, r.Revision)
 	}
 	return r, nil
 }
@@ -81,7 +81,7 @@ func (s *stream) mirrored(name string) {
 	if s.mirrorSeen.Swap(true) {
 		return
 	}
-	s.cfg.Logger.Warn(fmt.Sprintf("lock bucket: stream %.64q mirrors this bucket and answers reads of it. Each such read costs a second one. Repair: remove it or its mirror_direct", name),
+	s.cfg.Logger.Warn(fmt.Sprintf("lock bucket: stream %.64q mirrors this bucket and answers some of its reads, which then have to be repeated. Repair: remove the mirror or its mirror_direct", name),
 		"bucket", s.cfg.Bucket)
 }
 

@@ -126,7 +126,7 @@ func (l *line) publish(o *outgoing) error {
 	case nats.CLOSED:
 		return l.gone()
 	default:
-		return fmt.Errorf("%w: not sent, connection is %s", ErrUnavailable, strings.ToLower(st.String()))
+		return fmt.Errorf("%w: not sent: connection is %s", ErrUnavailable, strings.ToLower(st.String()))
 	}
 	if st == nats.DRAINING_SUBS && l.nc.Opts.UseOldRequestStyle {
 		// No reply subscription is left and none can be made, but the message is still sent
@@ -146,7 +146,7 @@ func (l *line) publish(o *outgoing) error {
 	if err := l.nc.PublishMsg(&o.msg); err != nil {
 		if errors.Is(err, nats.ErrMaxPayload) {
 			l.maxPayload.Store(l.nc.MaxPayload())
-			return fmt.Errorf("%w: %s with %d bytes and its headers, the server takes %d: raise its max_payload", ErrTooLarge, o.msg.Subject, len(o.msg.Data), l.maxPayload.Load())
+			return fmt.Errorf("%w: message to %s has %d bytes plus headers, but the server accepts only %d: raise its max_payload", ErrTooLarge, o.msg.Subject, len(o.msg.Data), l.maxPayload.Load())
 		}
 		return connError(err)
 	}
@@ -198,7 +198,7 @@ func unanswerable(m *nats.Msg) error {
 	if len(m.Data) > 0 || m.Subject != "" || statusOf(m) != statusUnanswerable {
 		return nil
 	}
-	return fmt.Errorf("%w: sent, and no answer can come, since the connection uses the option UseOldRequestStyle: %w", ErrUnavailable, nats.ErrConnectionDraining)
+	return fmt.Errorf("%w: sent, but no reply can arrive on a draining connection with UseOldRequestStyle: %w", ErrUnavailable, nats.ErrConnectionDraining)
 }
 
 // errNoAnswer means that a request was not answered in time.
@@ -242,7 +242,7 @@ func (l *line) roundTrip(ctx context.Context, subject string, body []byte, route
 		case unanswerable(m) != nil:
 			return nil, unanswerable(m)
 		case noResponders(m):
-			return nil, fmt.Errorf("%w: nobody answers on %s: JetStream is off, has no leader, or %s: %w", ErrUnavailable, subject, l.elsewhere(), nats.ErrNoResponders)
+			return nil, fmt.Errorf("%w: no server answers on %s: JetStream is off, has no leader, or %s: %w", ErrUnavailable, subject, l.elsewhere(), nats.ErrNoResponders)
 		}
 		return m, nil
 	}
@@ -251,9 +251,9 @@ func (l *line) roundTrip(ctx context.Context, subject string, body []byte, route
 // elsewhere suggests where else the bucket may be, or why the prefix does not lead to it.
 func (l *line) elsewhere() string {
 	if l.apiPrefix == defaultAPI {
-		return "lives in another domain or account, which has to be named (jetstream.NewWithDomain, jetstream.NewWithAPIPrefix)"
+		return "is in another domain or account (use jetstream.NewWithDomain or NewWithAPIPrefix)"
 	}
-	return "is not reached by this domain or API prefix: a domain may be misspelt, an account's import or export missing"
+	return "cannot be reached with this domain or API prefix: the domain may be misspelt, or an account's import or export may be missing"
 }
 
 // statusOf returns the status of a status message. It returns "" for a record, which may

@@ -21,7 +21,7 @@ import (
 func Room(info *jetstream.StreamInfo) error {
 	for _, l := range limits(info) {
 		if l.left() < 0 {
-			return fmt.Errorf("%w: bucket %q: %w: %d of %s %d are used, and the last %d are for the renewals of what is held and for those that wait already: raise %[5]s",
+			return fmt.Errorf("%w: bucket %q: %w: %d of %s %d are used, and the last %d are reserved for renewals and existing waiters; raise %[5]s",
 				ErrUnavailable, strings.TrimPrefix(info.Config.Name, streamName("")), ErrFull, l.used, l.setting, l.max, l.kept)
 		}
 	}

@@ -115,8 +115,8 @@ func NotSent(err error) bool {
 }
 
 var (
-	errAway  = fmt.Errorf("%w: not sent, connection is reconnecting", ErrUnavailable)
-	errStuck = fmt.Errorf("%w: not sent, connection has taken no message for %v: its network is stuck, or it is reconnecting", ErrUnavailable, stuckAfter)
+	errAway  = fmt.Errorf("%w: not sent: connection is reconnecting", ErrUnavailable)
+	errStuck = fmt.Errorf("%w: not sent: connection has accepted no message for %v because its network is stuck or it is reconnecting", ErrUnavailable, stuckAfter)
 )
 
 // connError makes a client-side publish or subscribe error match [ErrUnavailable].

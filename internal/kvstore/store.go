@@ -69,7 +69,7 @@ func (s *Store) Verify(ctx context.Context) error {
 	remade := !before.created.Equal(info.Created)
 	if moved := s.move(now.notify); moved || remade { //safety:watches-moved
 		if moved && !remade {
-			s.cfg.Logger.Warn("lock bucket was changed: its notifications have other subjects (republish). Those sent since then are lost: watches follow, and waiters check",
+			s.cfg.Logger.Warn("lock bucket was changed: its notifications moved to other subjects (republish); those sent since are lost, watches have moved, and waiters will recheck",
 				"bucket", s.cfg.Bucket, "subjects", now.notify+">")
 		}
 		s.recheck(time.Time{}) // events were missed, and if the bucket was deleted, so was everything watched
@@ -80,7 +80,7 @@ func (s *Store) Verify(ctx context.Context) error {
 	if remade { //safety:re-created
 		err := fmt.Errorf("bucket %q: %w", s.cfg.Bucket, ErrRemade)
 		if unfit != nil {
-			err = fmt.Errorf("%w, and is not safe: %w", err, unfit)
+			err = fmt.Errorf("%w, and the new one is not safe: %w", err, unfit)
 		}
 		return err
 	}

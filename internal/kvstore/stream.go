@@ -229,9 +229,9 @@ func (s *stream) stateAt(ctx context.Context, pattern string, min uint64) (State
 		if st.LastRevision >= min && st.Complete { //safety:state-as-of
 			return st, nil
 		}
-		lasting := fmt.Errorf("%w: the leader has revision %d, at least %d was acknowledged", ErrUnavailable, st.LastRevision, min)
+		lasting := fmt.Errorf("%w: the leader is at revision %d, but at least %d was acknowledged", ErrUnavailable, st.LastRevision, min)
 		if !st.Complete {
-			lasting = fmt.Errorf("%w: the server that answers does not lead the stream, so what it lacks may be there", ErrUnavailable)
+			lasting = fmt.Errorf("%w: the responding server is not the leader, so a key missing from its reply may still exist", ErrUnavailable)
 		}
 		if err := lagged(ctx, try, lasting); err != nil {
 			return State{}, err

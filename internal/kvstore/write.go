@@ -114,17 +114,17 @@ type pubAck struct {
 // answer interprets the server's reply to w.
 func (s *writer) answer(w sentWrite, m *nats.Msg) Answer {
 	if err := unanswerable(m); err != nil {
-		return Answer{Err: fmt.Errorf("write of %q: %w", w.key, err)}
+		return Answer{Err: fmt.Errorf("write to %q: %w", w.key, err)}
 	}
 	if noResponders(m) {
-		return Answer{Err: fmt.Errorf("%w: %w to %q: the bucket is gone, has no leader, or %s", ErrUnavailable, ErrNoStream, w.key, s.elsewhere())}
+		return Answer{Err: fmt.Errorf("%w: %w to %q: the bucket has been deleted, has no leader, or %s", ErrUnavailable, ErrNoStream, w.key, s.elsewhere())}
 	}
 	if revision, ok := s.plainAck(m.Data); ok {
 		return Answer{Revision: revision}
 	}
 	var ack pubAck
 	if err := json.Unmarshal(m.Data, &ack); err != nil {
-		return Answer{Err: fmt.Errorf("%w: unreadable answer to a write of %q: %w", ErrUnavailable, w.key, err)}
+		return Answer{Err: fmt.Errorf("%w: unreadable answer to a write to %q: %w", ErrUnavailable, w.key, err)}
 	}
 	switch e := ack.Error; {
 	// Only this stream can acknowledge the write, and only with a new sequence.
@@ -132,30 +132,30 @@ func (s *writer) answer(w sentWrite, m *nats.Msg) Answer {
 		s.learnAck(m.Data, ack.Sequence)
 		return Answer{Revision: ack.Sequence}
 	case e == nil:
-		return Answer{Err: fmt.Errorf("%w: write of %q was answered by stream %q, sequence %d, duplicate %v", ErrUnavailable, w.key, ack.Stream, ack.Sequence, ack.Duplicate)}
+		return Answer{Err: fmt.Errorf("%w: write to %q was answered by stream %q, sequence %d, duplicate %v", ErrUnavailable, w.key, ack.Stream, ack.Sequence, ack.Duplicate)}
 	case e.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence:
 		// A conflict that names no sequence does not imply that the key is empty.
 		if last, ok := lastSequence(e.Description); ok { //safety:conflict-named
 			return Answer{Err: &ConflictError{Key: w.key, Expected: w.expect, Last: last}}
 		}
-		return Answer{Err: fmt.Errorf("%w: write of %q: conflict without a sequence: %w", ErrUnavailable, w.key, e)}
+		return Answer{Err: fmt.Errorf("%w: write to %q: conflict without a sequence: %w", ErrUnavailable, w.key, e)}
 	// Another write to the key is being replicated. That never means that the lock is held.
 	case e.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant: //safety:in-flight
-		return Answer{Err: fmt.Errorf("write of %q: %w: %w", w.key, ErrInFlight, e)}
+		return Answer{Err: fmt.Errorf("write to %q: %w: %w", w.key, ErrInFlight, e)}
 	case e.ErrorCode == errCodeMsgTooLarge:
 		s.doubtRefusal(doubtEvery) // the bucket's limit may have changed
-		return Answer{Err: fmt.Errorf("write of %q: %w: %w", w.key, ErrTooLarge, e)}
+		return Answer{Err: fmt.Errorf("write to %q: %w: %w", w.key, ErrTooLarge, e)}
 	case e.ErrorCode == errCodeNoRoom:
 		// Clients that know that the bucket is full take no more locks and leave the room
 		// to renewals.
 		s.doubtRefusal(doubtFullEvery)
 		if !strings.HasPrefix(e.Description, "maximum") { // the server's storage has failed
-			return Answer{Err: fmt.Errorf("%w: write of %q: %w", ErrUnavailable, w.key, e)}
+			return Answer{Err: fmt.Errorf("%w: write to %q: %w", ErrUnavailable, w.key, e)}
 		}
-		return Answer{Err: fmt.Errorf("%w: write of %q: %w: %w", ErrUnavailable, w.key, ErrFull, e)}
+		return Answer{Err: fmt.Errorf("%w: write to %q: %w: %w", ErrUnavailable, w.key, ErrFull, e)}
 	default: // the settings may forbid the write
 		s.doubtRefusal(doubtEvery)
-		return Answer{Err: fmt.Errorf("%w: write of %q: %w", ErrUnavailable, w.key, e)}
+		return Answer{Err: fmt.Errorf("%w: write to %q: %w", ErrUnavailable, w.key, e)}
 	}
 }
 

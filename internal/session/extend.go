@@ -37,10 +37,10 @@ func (h *Holder) Extend(ctx context.Context, ttl time.Duration) error {
 		return cause
 	}
 	if ctx.Err() != nil {
-		return fmt.Errorf("extend lock %q: not asked for: %w", l.Name, plain.EndOf(ctx))
+		return fmt.Errorf("extend lock %q: not requested: %w", l.Name, plain.EndOf(ctx))
 	}
 	if l.Valid.Bounded() { // set once, before the lease was shared
-		return fmt.Errorf("%w: lock %q was taken until a given time and cannot be extended", clock.ErrInvalidTTL, l.Name)
+		return fmt.Errorf("%w: lock %q has a fixed end time and cannot be extended", clock.ErrInvalidTTL, l.Name)
 	}
 	if ttl != 0 {
 		l.s.Lock()
@@ -61,11 +61,11 @@ func (h *Holder) SetMeta(ctx context.Context, meta map[string]string) error {
 	given, limit, fits := l.s.b.Body(record.StatusHeld, meta).Fits(l.s.b.MaxValue())
 	switch {
 	case l.shared():
-		return fmt.Errorf("set the metadata of lock %q: %w: readers share a record, whose metadata stay", l.Name, record.ErrInvalidOption)
+		return fmt.Errorf("set the metadata of lock %q: %w: readers share a record, whose metadata cannot be changed", l.Name, record.ErrInvalidOption)
 	case l.Body.Fixed:
-		return fmt.Errorf("set the metadata of lock %q: %w: the client does not renew this lease, and a write would begin its TTL again", l.Name, record.ErrInvalidOption)
+		return fmt.Errorf("set the metadata of lock %q: %w: the client does not renew this lease, and a write would restart its TTL", l.Name, record.ErrInvalidOption)
 	case !fits:
-		return fmt.Errorf("set the metadata of lock %q: %w: the metadata make a record larger than %d bytes: it has %d", l.Name, record.ErrInvalidOption, limit, given)
+		return fmt.Errorf("set the metadata of lock %q: %w: with this metadata the record has %d bytes; the limit is %d", l.Name, record.ErrInvalidOption, given, limit)
 	}
 	asked := ctx.Err() == nil
 	l.s.Lock()
@@ -79,7 +79,7 @@ func (h *Holder) SetMeta(ctx context.Context, meta map[string]string) error {
 	case cause != nil:
 		return cause
 	case !asked:
-		return fmt.Errorf("set the metadata of lock %q: not asked for: %w", l.Name, plain.EndOf(ctx))
+		return fmt.Errorf("set the metadata of lock %q: not requested: %w", l.Name, plain.EndOf(ctx))
 	}
 	return h.confirm(ctx)
 }

@@ -34,9 +34,9 @@ func (h *Holder) MayHandOff() error {
 	case l.shared():
 		return fmt.Errorf("hand off lock %q: %w: it is held for reading", l.Name, record.ErrInvalidOption)
 	case l.Kind == record.Semaphore:
-		return fmt.Errorf("hand off lock %q: %w: it is a permit of a semaphore", l.Name, record.ErrInvalidOption)
+		return fmt.Errorf("hand off lock %q: %w: it is a semaphore permit", l.Name, record.ErrInvalidOption)
 	case l.Valid.Bounded():
-		return fmt.Errorf("hand off lock %q: %w: it was taken until a given time", l.Name, record.ErrInvalidOption)
+		return fmt.Errorf("hand off lock %q: %w: it has a fixed end time", l.Name, record.ErrInvalidOption)
 	case h.wishes != nil && h.wishes.Least > 0:
 		return fmt.Errorf("hand off lock %q: %w: it has a minimum hold", l.Name, record.ErrInvalidOption)
 	}
@@ -90,17 +90,17 @@ func (h *Holder) HandOff(ctx context.Context) (handed Handed, err error) {
 			d.Err = fmt.Errorf("%w: not confirmed: %w", bucket.ErrUnavailable, plain.EndOf(ctx))
 		}
 	case <-stuck.C:
-		d.Err = fmt.Errorf("%w: the network takes no writes", bucket.ErrUnavailable)
+		d.Err = fmt.Errorf("%w: the network is not accepting writes", bucket.ErrUnavailable)
 	}
 	found := l.endFound(d)
 	if found == nil && d.Err == nil && !valid.InTime(s.b.Instant()) { //safety:handoff-in-time
-		d.Err = fmt.Errorf("%w: the confirmation came after the end of its validity", bucket.ErrUnavailable)
+		d.Err = fmt.Errorf("%w: the confirmation arrived after its validity had ended", bucket.ErrUnavailable)
 	}
 	switch {
 	case found != nil:
 		return Handed{}, l.resultIs(found)
 	case d.Err != nil:
-		return Handed{}, l.resultIs(fmt.Errorf("hand off lock %q (token %d): %w; it is free when its TTL of %v has passed", l.Name, h.token, d.Err, l.Terms.TTL))
+		return Handed{}, l.resultIs(fmt.Errorf("hand off lock %q (token %d): %w; it will be free when its TTL of %v has passed", l.Name, h.token, d.Err, l.Terms.TTL))
 	}
 	return Handed{Kind: l.Kind, Name: l.Name, ID: l.Body.ID, Token: h.token, TTL: l.Granted.TTL}, nil
 }

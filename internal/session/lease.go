@@ -136,7 +136,7 @@ func (h *Holder) logCrowd() {
 		h.wanted().crowded = now
 	case !h.wishes.logged && now.Sub(h.wishes.crowded) >= l.Terms.TTL:
 		h.wishes.logged = true
-		l.s.log(slog.LevelInfo, "goroutines of this client wait for a lock that the client itself holds; if the goroutine of the holder is one of them, it waits for itself",
+		l.s.log(slog.LevelInfo, "goroutines of this client are waiting for a lock that the client itself holds; if the holder's own goroutine is one of them, it has deadlocked",
 			"lock", l.Name, "token", h.token, "waiting", waiting)
 	}
 }
@@ -158,7 +158,7 @@ func (l *Lease) Refused(err error) {
 	for h := l.holders; h != nil; h = h.next {
 		l.s.Notify(h.parent, h.event(EventAtRisk, err))
 	}
-	l.s.warn(`the server refuses to renew a lock, which is lost unless a later renewal is accepted; "lockctl doctor" shows what is wrong`, "lock", l.Name, "token", l.Body.Token,
+	l.s.warn(`the server refused to renew a lock, which will be lost unless a later renewal is accepted; "lockctl doctor" shows what is wrong`, "lock", l.Name, "token", l.Body.Token,
 		"left", l.Valid.End.Sub(l.s.b.Instant()).Round(time.Millisecond), "error", err)
 }
 
@@ -198,7 +198,7 @@ func (l *Lease) Cooldown(now clock.Instant) (left time.Duration) {
 // NoteEnd implements [keeper.Owner].
 func (l *Lease) NoteEnd(end core.End, why string) {
 	if l.Why == core.Unconfirmed && l.Body.Fixed && !l.Abandoned && l.Waiting == 0 && l.Failed() == "" {
-		why = "its lease is not renewed, and was not extended in time"
+		why = "its lease is not renewed and was not extended in time"
 	}
 	l.cause = &EndError{Name: l.Name, Token: l.Body.Token, Kind: sentinels[end], Why: why}
 	for h := l.holders; h != nil; h = h.next {
@@ -213,7 +213,7 @@ func (l *Lease) Over() {
 	event := events[l.Cause]
 	// There is no warning for EndClosed, because Close reports those locks itself.
 	if l.holders != nil && (l.Cause == core.EndLost || l.Cause == core.EndBroken) {
-		l.s.warn("a held lock was lost; the work under it may not be alone any more", "lock", l.Name, "token", l.cause.Token, "cause", l.cause)
+		l.s.warn("a held lock was lost; another client may hold it now", "lock", l.Name, "token", l.cause.Token, "cause", l.cause)
 	}
 	for h := l.holders; h != nil; h = h.next {
 		h.end(event, l.cause)
@@ -293,7 +293,7 @@ func (l *Lease) Abandon() {
 	l.s.Unlock()
 	if held {
 		// This does not use warn, because the goroutine is the runtime's and may be outside a synctest bubble.
-		l.s.Logger.Warn("a held lock was dropped without Unlock; it is renewed no more and ends by its TTL",
+		l.s.Logger.Warn("a held lock was dropped without Unlock; it is no longer renewed and will expire with its TTL",
 			"lock", l.Name, "token", token, "ttl", ttl)
 	}
 }
@@ -421,7 +421,7 @@ func (l *Lease) notified(ev kvstore.Event) {
 }
 
 // errAbandoned means that a lease is running out because a holder's handle was dropped.
-var errAbandoned = errors.New("the handle of its holder was dropped")
+var errAbandoned = errors.New("its holder's handle was dropped")
 
 // wanted renews the lease immediately if its holders want a different TTL. The longest TTL wins, and a TTL set by
 // Extend lasts until its holder ends. The mutex must be held.

@@ -81,7 +81,7 @@ func (l *Lease) finish(ctx context.Context, deletes bool) error {
 		case found != nil:
 			// The refusal came after the end of the validity, so the record has simply expired.
 		case d.Err != nil:
-			result = fmt.Errorf("release lock %q (token %d): %w; it is free when its TTL of %v has passed at the latest", l.Name, l.Body.Token, d.Err, l.Terms.TTL)
+			result = fmt.Errorf("release lock %q (token %d): %w; it will be free within its TTL of %v", l.Name, l.Body.Token, d.Err, l.Terms.TTL)
 		}
 	}
 	if was != Held {
@@ -96,9 +96,9 @@ func (l *Lease) endFound(d keeper.Deletion) *EndError {
 	case d.Broken != nil:
 		return &EndError{Name: l.Name, Token: l.Body.Token, Kind: ErrBroken, Why: d.Broken.BrokenBecause()}
 	case d.Gone && l.Cause == core.EndHandedOff:
-		return &EndError{Name: l.Name, Token: l.Body.Token, Kind: ErrLost, Why: "its record was gone when it was to be handed over"}
+		return &EndError{Name: l.Name, Token: l.Body.Token, Kind: ErrLost, Why: "its record no longer existed when it was handed over"}
 	case d.Gone:
-		return &EndError{Name: l.Name, Token: l.Body.Token, Kind: ErrLost, Why: "its record was gone when it was to be released"}
+		return &EndError{Name: l.Name, Token: l.Body.Token, Kind: ErrLost, Why: "its record no longer existed when it was released"}
 	}
 	return nil
 }

@@ -177,11 +177,11 @@ func (s *Session) judged(bad error) {
 	s.verdict.Unlock()
 	switch {
 	case unfit && (!wasUnfit || bad.Error() != was.Error()):
-		s.Logger.Error("lock bucket is unfit: this client grants no lock until it is repaired",
+		s.Logger.Error("lock bucket is unfit: this client grants no locks until it is repaired",
 			"bucket", s.b.KV.Bucket(), "held", s.Held(), "error", bad)
 		s.WarnAll(bad)
 	case full && !bucket.IsAny(was, kvstore.ErrFull):
-		s.Logger.Warn("lock bucket is full: this client takes no new lock until there is room",
+		s.Logger.Warn("lock bucket is full: this client takes no new locks until there is room",
 			"bucket", s.b.KV.Bucket(), "held", s.Held(), "error", bad)
 	case wasUnfit && bad == nil:
 		s.Logger.Warn("lock bucket is fit again", "bucket", s.b.KV.Bucket())

@@ -189,7 +189,7 @@ func TestHandOffInTime(t *testing.T) {
 				w.f.OnSend(func(int, kvstore.Write) faults.Fate { return fate })
 				_, err := h.HandOff(t.Context())
 				require.ErrorIs(t, err, bucket.ErrUnavailable)
-				require.ErrorContains(t, err, "it is free when its TTL of 15s has passed")
+				require.ErrorContains(t, err, "it will be free when its TTL of 15s has passed")
 				w.f.OnSend(nil)
 				time.Sleep(session.DefaultTTL)
 				require.True(t, w.entry(t, "x").Zero())
@@ -201,10 +201,10 @@ func TestHandOffInTime(t *testing.T) {
 // What cannot be handed over says so, and is held on.
 func TestNotHandedOff(t *testing.T) {
 	for name, change := range map[string]func(*keeper.Granted, *session.Admission){
-		"it is held for reading":          func(g *keeper.Granted, _ *session.Admission) { g.Body.Mode = uint8(record.Shared) },
-		"it is a permit of a semaphore":   func(g *keeper.Granted, _ *session.Admission) { g.Kind = record.Semaphore },
-		"it has a minimum hold":           func(_ *keeper.Granted, a *session.Admission) { a.Least = time.Second },
-		"it was taken until a given time": nil,
+		"it is held for reading":   func(g *keeper.Granted, _ *session.Admission) { g.Body.Mode = uint8(record.Shared) },
+		"it is a semaphore permit": func(g *keeper.Granted, _ *session.Admission) { g.Kind = record.Semaphore },
+		"it has a minimum hold":    func(_ *keeper.Granted, a *session.Admission) { a.Least = time.Second },
+		"it has a fixed end time":  nil,
 	} {
 		t.Run(name, func(t *testing.T) {
 			inMemory(t, session.Config{}, func(t *testing.T, w *world) {

@@ -101,7 +101,7 @@ func TestRefusedRenewal(t *testing.T) {
 				require.ErrorIs(t, cause, natslock.ErrLost)
 				require.ErrorContains(t, cause, c.says)
 				require.ErrorContains(t, m.Events.Wait(t, admin.EventExpired, "l").Cause, c.says)
-				require.Equal(t, 1, strings.Count(log.String(), "refuses to renew"), "once: %s", log.String())
+				require.Equal(t, 1, strings.Count(log.String(), "refused to renew"), "once: %s", log.String())
 				fail(false)
 			})
 		})
@@ -119,7 +119,7 @@ func TestOutageIsNoRefusedRenewal(t *testing.T) {
 		for _, err := range []error{
 			kvstore.ErrInFlight,
 			fmt.Errorf("%w: %w", kvstore.ErrUnavailable, kvstore.ErrNoStream),
-			fmt.Errorf("%w: not sent, connection is reconnecting", kvstore.ErrUnavailable),
+			fmt.Errorf("%w: not sent: connection is reconnecting", kvstore.ErrUnavailable),
 		} {
 			f.OnSend(func(int, kvstore.Write) faults.Fate { return faults.Refuse(err) })
 			time.Sleep(4 * time.Second)
@@ -149,7 +149,7 @@ func TestRevokedPermission(t *testing.T) {
 		kit.Receive(t, l.Context().Done(), "the end")
 		require.ErrorContains(t, context.Cause(l.Context()), "Permissions Violation")
 		synctest.Wait()
-		require.Contains(t, log.String(), "refuses to renew")
+		require.Contains(t, log.String(), "refused to renew")
 	}, testutil.WithConfig(func(o *server.Options) { o.Users, options = user(nil), o }))
 }
 

@@ -31,7 +31,7 @@ func TestForgottenDomain(t *testing.T) {
 		_, err := natslock.New(t.Context(), n.last().connect())
 		require.ErrorIs(t, err, natslock.ErrUnavailable)
 		require.ErrorIs(t, err, nats.ErrNoResponders)
-		require.ErrorContains(t, err, "another domain or account, which has to be named (jetstream.NewWithDomain")
+		require.ErrorContains(t, err, "another domain or account (use jetstream.NewWithDomain")
 	})
 	t.Run("with its own", func(t *testing.T) {
 		t.Parallel()
@@ -39,7 +39,7 @@ func TestForgottenDomain(t *testing.T) {
 		hub := at(t, n.places[0])
 		_, err := natslock.New(t.Context(), n.last().connect(), natslock.WithCreate(false))
 		require.ErrorIs(t, err, kvstore.ErrNotFound)
-		require.ErrorContains(t, err, "another domain or account, which has to be named (jetstream.NewWithDomain")
+		require.ErrorContains(t, err, "another domain or account (use jetstream.NewWithDomain")
 
 		lost := at(t, without(n.last()))
 		require.Contains(t, lost.log.String(), "created lock bucket")
@@ -72,7 +72,7 @@ func TestForgottenDomain(t *testing.T) {
 		p.js = inDomain("hup")
 		_, err := p.open(p.connect())
 		require.ErrorIs(t, err, kvstore.ErrUnavailable)
-		require.ErrorContains(t, err, "a domain may be misspelt")
+		require.ErrorContains(t, err, "the domain may be misspelt")
 	})
 }
 
@@ -81,7 +81,7 @@ func TestForgottenDomain(t *testing.T) {
 func TestForgottenImport(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
-	const remedy = "an account's import or export missing"
+	const remedy = "an account's import or export may be missing"
 	t.Run("state", func(t *testing.T) {
 		t.Parallel()
 		n := accountsWithout(t, "STREAM.INFO")
@@ -130,7 +130,7 @@ func TestForgottenImport(t *testing.T) {
 		require.ErrorContains(t, err, "locks.API.STREAM.CREATE.KV_natslock")
 		_, err = n.last().open(n.last().connect())
 		require.ErrorIs(t, err, kvstore.ErrNotFound)
-		require.ErrorContains(t, err, "nobody has made it yet")
+		require.ErrorContains(t, err, "the bucket has not been created yet")
 	})
 }
 
@@ -149,7 +149,7 @@ func TestLinkTooSlow(t *testing.T) {
 		_, err := take(ctx, name)
 		require.ErrorIs(t, err, natslock.ErrUnavailable)
 		require.ErrorContains(t, err, "too slow")
-		require.ErrorContains(t, err, "two writes and two answers have to fit into 800ms")
+		require.ErrorContains(t, err, "two round trips must complete within 800ms")
 	}
 	kit.Unlock(t, kit.Must(t, u.Lock, "alone"))
 	kit.Unlock(t, kit.Must(t, u.rw.RLock, "reading"))

@@ -85,7 +85,7 @@ func TestMirrorOfTheDead(t *testing.T) {
 		}
 	}
 	require.Equal(t, 1, strings.Count(u.log.String(), "KV_natslock_mirror"))
-	require.Contains(t, u.log.String(), "remove it or its mirror_direct")
+	require.Contains(t, u.log.String(), "remove the mirror or its mirror_direct")
 	for i := range locks {
 		l := kit.Must(t, u.TryLock, fmt.Sprint("dead", i))
 		ref.Granted(admin.KindMutex, admin.Exclusive, l)

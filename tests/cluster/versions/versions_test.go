@@ -51,7 +51,7 @@ func TestOldServerRefused(t *testing.T) {
 
 	_, err := natslock.New(kit.Bounded(t), nc)
 	refused(t, err, "2.11 (JetStream API level 1)")
-	require.ErrorContains(t, err, "the bucket was not made")
+	require.ErrorContains(t, err, "the bucket was not created")
 	_, err = js.Stream(kit.Bounded(t), "KV_natslock")
 	require.ErrorIs(t, err, jetstream.ErrStreamNotFound)
 
