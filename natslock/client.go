@@ -34,7 +34,7 @@ type Client struct {
 	bucket  *bucket.Bucket
 }
 
-var errNoClient = fmt.Errorf("%w: a natslock.Client made without New", ErrInvalid)
+var errNoClient = fmt.Errorf("%w: the natslock.Client was not created by New", ErrInvalid)
 
 // ready refuses a client that New did not create.
 func (c *Client) ready() error {
@@ -161,7 +161,7 @@ func (c *Client) acquire(ctx context.Context, kind record.Kind, mode record.Mode
 		return nil, fmt.Errorf("lock %q: %w", name, err)
 	}
 	if cfg.req.MinHold > 0 && mode == record.Shared {
-		return nil, fmt.Errorf("lock %q: %w", name, invalid("MinHold", "does not go with a lock that is read"))
+		return nil, fmt.Errorf("lock %q: %w", name, invalid("MinHold", "cannot be used for a read lock"))
 	}
 	cfg.req.Kind, cfg.req.Mode, cfg.req.Name, cfg.req.Once = kind, mode, name, !wait
 	return c.take(ctx, cfg)

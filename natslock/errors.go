@@ -73,14 +73,14 @@ type LockedError struct {
 func (e *LockedError) Error() string {
 	var b strings.Builder
 	if e.permits {
-		fmt.Fprintf(&b, "semaphore %q has no free permit, one is held by ", e.Name)
+		fmt.Fprintf(&b, "semaphore %q has no free permit; one is held by ", e.Name)
 	} else {
 		fmt.Fprintf(&b, "lock %q is held by ", e.Name)
 	}
 	switch {
 	case e.Done:
 		b.Reset()
-		fmt.Fprintf(&b, "lock %q: the job is done, by %s, and kept until %s", e.Name, describe(*e.Holder, e.entry), e.Holder.Expires.UTC().Format(time.RFC3339))
+		fmt.Fprintf(&b, "lock %q: the job was done by %s, and the lock is kept until %s", e.Name, describe(*e.Holder, e.entry), e.Holder.Expires.UTC().Format(time.RFC3339))
 	case e.Own && e.Holder != nil && !e.entry.Left():
 		fmt.Fprintf(&b, "this client itself (token %d)", e.Holder.Token)
 	case e.Holder != nil:
@@ -132,10 +132,10 @@ func (e *TimeoutError) Error() string {
 	if waited := e.Waited.Round(time.Millisecond); waited > 0 {
 		fmt.Fprintf(&b, "after %v", waited)
 	} else {
-		b.WriteString("at once")
+		b.WriteString("immediately")
 	}
 	if e.Position > 0 {
-		fmt.Fprintf(&b, " at place %d of the queue", e.Position)
+		fmt.Fprintf(&b, " at place %d in the queue", e.Position)
 	}
 	switch {
 	case e.Own && e.Holder != nil && !e.entry.Left():
@@ -173,7 +173,7 @@ func public(err error) error {
 	case errors.Is(err, kvstore.ErrClosed) && !errors.Is(err, ErrClosed):
 		return fmt.Errorf("%w: %w", ErrClosed, err)
 	case errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, ErrUnavailable): // a missing record means a free lock, which is no error, so the bucket is missing
-		return fmt.Errorf("%w: %w: the bucket is gone", err, ErrUnavailable)
+		return fmt.Errorf("%w: %w: the bucket no longer exists", err, ErrUnavailable)
 	}
 	return err
 }

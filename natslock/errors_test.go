@@ -337,7 +337,7 @@ func TestTimeoutOfOwnLock(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		_, err := c.TryLock(ctx, "y")
-		require.EqualError(t, err, `lock "y": gave up at once: context canceled`)
+		require.EqualError(t, err, `lock "y": gave up immediately: context canceled`)
 	})
 }
 

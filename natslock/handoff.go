@@ -48,7 +48,7 @@ func (h Handle) MarshalText() ([]byte, error) {
 func (h *Handle) UnmarshalText(text []byte) error {
 	fields := strings.Split(string(text), ":")
 	if len(fields) != 6 || fields[0] != handleText {
-		return fmt.Errorf("handle: %w: %.64q is not the text of a handle", ErrInvalid, text)
+		return fmt.Errorf("handle: %w: %.64q is not a handle", ErrInvalid, text)
 	}
 	read := Handle{ID: fields[3]}
 	prefix := record.LockPrefix
@@ -69,7 +69,7 @@ func (h *Handle) UnmarshalText(text []byte) error {
 // check refuses a handle that cannot come from Handoff.
 func (h Handle) check() error {
 	if h.kind != record.Mutex && h.kind != record.RW || h.Name == "" || h.ID == "" || strings.Contains(h.ID, ":") || h.Token == 0 || h.TTL < time.Second {
-		return fmt.Errorf("handle: %w: no Handoff has made it", ErrInvalid)
+		return fmt.Errorf("handle: %w: it was not returned by Handoff", ErrInvalid)
 	}
 	return nil
 }
@@ -124,7 +124,7 @@ func (c *Client) Adopt(ctx context.Context, h Handle, opts ...LockOption) (*Lock
 		err = h.check()
 	}
 	if err == nil && (cfg.req.Linger > 0 || cfg.req.MinHold > 0 || !cfg.req.Until.IsZero()) {
-		err = invalid("Adopt", "goes with neither Until, nor Linger, nor MinHold")
+		err = invalid("Adopt", "cannot be combined with Until, Linger or MinHold")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("adopt lock %.512q: %w", h.Name, err)

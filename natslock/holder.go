@@ -71,7 +71,7 @@ func describe(h Holder, e record.Entry) string {
 		s += ", broken by " + plain.Text(e.BrokenBy)
 	case e.Done():
 	case e.Left():
-		s += ", which does not renew it: it is fixed, handed over, or kept for a minimum hold"
+		s += ", and is not being renewed: it is fixed, handed over, or kept for a minimum hold"
 	}
 	return s
 }

@@ -27,7 +27,7 @@ type noCopy struct{}
 func (*noCopy) Lock()   {}
 func (*noCopy) Unlock() {}
 
-var errNoLock = fmt.Errorf("%w: a natslock.Lock that no acquire has returned", ErrInvalid)
+var errNoLock = fmt.Errorf("%w: the natslock.Lock was not returned by an acquire", ErrInvalid)
 
 // noLock is the lease of a zero Lock.
 type noLock struct{}

@@ -32,11 +32,11 @@ func lockConfigOf(opts []LockOption) (lockConfig, error) {
 	}
 	switch r := &c.req; {
 	case !r.Until.IsZero() && (r.TTL != 0 || r.Fixed):
-		return lockConfig{}, invalid("Until", "goes with neither TTL nor NoRenew")
+		return lockConfig{}, invalid("Until", "cannot be combined with TTL or NoRenew")
 	case r.Linger > 0 && (r.Fixed || !r.Until.IsZero()):
-		return lockConfig{}, invalid("Linger", "goes with neither Until nor NoRenew")
+		return lockConfig{}, invalid("Linger", "cannot be combined with Until or NoRenew")
 	case r.MinHold > 0 && (r.Linger > 0 || !r.Until.IsZero()):
-		return lockConfig{}, invalid("MinHold", "goes with neither Until nor Linger")
+		return lockConfig{}, invalid("MinHold", "cannot be combined with Until or Linger")
 	}
 	return *c, nil
 }
@@ -59,7 +59,7 @@ func TTL(d time.Duration) LockOption {
 func MaxWait(d time.Duration) LockOption {
 	return func(c *lockConfig) error {
 		if d <= 0 {
-			return invalid("MaxWait", "%v is not positive; use TryLock to not wait", d)
+			return invalid("MaxWait", "%v is not positive; to avoid waiting, use TryLock", d)
 		}
 		c.req.MaxWait = d
 		return nil
@@ -121,7 +121,7 @@ const (
 func Linger(d time.Duration) LockOption {
 	return func(c *lockConfig) error {
 		if d <= 0 || d > maxLinger {
-			return invalid("Linger", "%v is not in (0, %v]", d, maxLinger)
+			return invalid("Linger", "must be positive and at most %v, not %v", maxLinger, d)
 		}
 		c.req.Linger = d
 		return nil
@@ -141,7 +141,7 @@ func Linger(d time.Duration) LockOption {
 func MinHold(d time.Duration) LockOption {
 	return func(c *lockConfig) error {
 		if d <= 0 || d > maxMinHold {
-			return invalid("MinHold", "%v is not in (0, %v]", d, maxMinHold)
+			return invalid("MinHold", "must be positive and at most %v, not %v", maxMinHold, d)
 		}
 		c.req.MinHold = d
 		return nil

@@ -30,7 +30,7 @@ type LockSet struct {
 	cancel context.CancelCauseFunc
 }
 
-var errNoLocks = fmt.Errorf("%w: a natslock.LockSet that no acquire has returned", ErrInvalid)
+var errNoLocks = fmt.Errorf("%w: the natslock.LockSet was not returned by an acquire", ErrInvalid)
 
 // LockAll acquires the mutexes called names, at most 256. It waits until ctx ends or [MaxWait]
 // passes, which limits the whole call. The options apply to each lock, except that [MinHold] is
@@ -96,7 +96,7 @@ type gathering struct {
 // gather checks the arguments without any I/O.
 func (c *Client) gather(ctx context.Context, names []string, opts []LockOption) (*gathering, error) {
 	fail := func(err error) (*gathering, error) {
-		return nil, fmt.Errorf("lock all of %d names: %w", len(names), err)
+		return nil, fmt.Errorf("lock all %d names: %w", len(names), err)
 	}
 	if err := c.readyFor(ctx); err != nil {
 		return fail(err)
@@ -106,10 +106,10 @@ func (c *Client) gather(ctx context.Context, names []string, opts []LockOption) 
 		return fail(err)
 	}
 	if cfg.req.MinHold != 0 { // otherwise a lock that is given back would stay taken //safety:all-no-cooldown
-		return fail(invalid("MinHold", "does not go with several locks"))
+		return fail(invalid("MinHold", "cannot be used with LockAll"))
 	}
 	if len(names) == 0 || len(names) > maxLockAll {
-		return fail(invalid("names", "there are %d, not 1 to %d", len(names), maxLockAll))
+		return fail(invalid("names", "%d names given; must be 1 to %d", len(names), maxLockAll))
 	}
 	ordered, err := inOrder(names)
 	if err != nil {
@@ -265,7 +265,7 @@ func (g *gathering) result(err error) (*LockSet, error) {
 func (g *gathering) failure(name string, err error) error {
 	for _, l := range g.held.all {
 		if cause := l.Err(); cause != nil {
-			return fmt.Errorf("acquire lock %q: gave up, because another of the %d locks has ended: %w", name, len(g.names), cause)
+			return fmt.Errorf("acquire lock %q: gave up because another of the %d locks has ended: %w", name, len(g.names), cause)
 		}
 	}
 	return err

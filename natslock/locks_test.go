@@ -212,8 +212,8 @@ func TestLockAllInvalid(t *testing.T) {
 			err   error
 			text  string
 		}{
-			"no names":   {nil, nil, natslock.ErrInvalid, "there are 0"},
-			"many":       {many, nil, natslock.ErrInvalid, "there are 257"},
+			"no names":   {nil, nil, natslock.ErrInvalid, "0 names given"},
+			"many":       {many, nil, natslock.ErrInvalid, "257 names given"},
 			"empty":      {[]string{"a", ""}, nil, natslock.ErrInvalid, `name 2, ""`},
 			"long":       {[]string{"a", strings.Repeat("x", 600)}, nil, natslock.ErrInvalid, "name 2"},
 			"kind":       {[]string{"fresh", "shared"}, nil, natslock.ErrInvalid, `"shared"`},
@@ -244,16 +244,16 @@ func TestLockAllZero(t *testing.T) {
 	for _, l := range []*natslock.LockSet{nil, {}} {
 		require.Empty(t, l.Names())
 		require.Zero(t, l.Token("a"))
-		refused(t, l.Err(), "no acquire has returned")
-		refused(t, context.Cause(l.Context()), "no acquire has returned")
-		refused(t, l.Unlock(ctx), "no acquire has returned")
-		refused(t, l.Do(func(context.Context, *natslock.LockSet) error { panic("it runs") }), "no acquire has returned")
+		refused(t, l.Err(), "was not returned by an acquire")
+		refused(t, context.Cause(l.Context()), "was not returned by an acquire")
+		refused(t, l.Unlock(ctx), "was not returned by an acquire")
+		refused(t, l.Do(func(context.Context, *natslock.LockSet) error { panic("it runs") }), "was not returned by an acquire")
 	}
 	for _, c := range []*natslock.Client{nil, {}} {
 		_, err := c.LockAll(ctx, []string{"a"})
-		refused(t, err, "made without New")
+		refused(t, err, "was not created by New")
 		_, err = c.TryLockAll(ctx, []string{"a"})
-		refused(t, err, "made without New")
+		refused(t, err, "was not created by New")
 	}
 }
 

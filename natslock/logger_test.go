@@ -39,7 +39,7 @@ func TestLossIsLogged(t *testing.T) {
 			other := kit.NewClient(t, s.Connect())
 			require.NoError(t, admin.New(other).Break(t.Context(), admin.BreakRequest{Name: l.Name(), ID: l.ID(), Reason: "the host is gone"}))
 		}},
-		{name: "without its bucket", says: "the bucket is gone", end: func(t *testing.T, s *testutil.Server, _ *kit.Member, _ *natslock.Lock) {
+		{name: "without its bucket", says: "the bucket has been deleted", end: func(t *testing.T, s *testutil.Server, _ *kit.Member, _ *natslock.Lock) {
 			kit.DeleteBucket(t, s.Connect())
 		}},
 		{name: "unlocked", end: func(t *testing.T, _ *testutil.Server, _ *kit.Member, l *natslock.Lock) { kit.Unlock(t, l) }},

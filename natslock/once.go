@@ -55,9 +55,9 @@ func (c *Client) onceConfig(ctx context.Context, keep time.Duration, fn func(con
 	case fn == nil:
 		return cfg, errNoFunc
 	case keep < time.Second || keep > maxKeep:
-		return cfg, invalid("keep", "%v is not in [1s, %v]", keep, maxKeep)
+		return cfg, invalid("keep", "%v is not between 1s and %v", keep, maxKeep)
 	case r.Fixed || !r.Until.IsZero() || r.Linger != 0 || r.MinHold != 0:
-		return cfg, invalid("Once", "goes with none of NoRenew, Until, Linger and MinHold")
+		return cfg, invalid("Once", "cannot be combined with NoRenew, Until, Linger or MinHold")
 	}
 	cfg.req.Kind, cfg.req.Once = record.Mutex, true
 	// Do not pass the lease on to a waiting goroutine: the lease's last record says that the job

@@ -38,7 +38,7 @@ func isDone(t *testing.T, name string, members ...*kit.Member) {
 		locked, ok := errors.AsType[*natslock.LockedError](err)
 		require.True(t, ok)
 		require.True(t, locked.Done)
-		require.ErrorContains(t, err, "the job is done, by ")
+		require.ErrorContains(t, err, "the job was done by ")
 	}
 }
 
@@ -282,7 +282,7 @@ func TestOnceInvalid(t *testing.T) {
 	}
 	refused(t, c.Once(t.Context(), "job", time.Hour, nil), "nil")
 	for _, zero := range []*natslock.Client{nil, {}} {
-		refused(t, zero.Once(t.Context(), "job", time.Hour, never), "made without New")
+		refused(t, zero.Once(t.Context(), "job", time.Hour, never), "was not created by New")
 	}
 	require.Equal(t, out, c.NC.Stats().OutMsgs, "nothing is sent")
 	require.NoError(t, c.Once(t.Context(), "job.2026", 365*24*time.Hour, nothing, natslock.TTL(time.Minute)))

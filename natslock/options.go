@@ -128,7 +128,7 @@ func WithTTL(d time.Duration) Option {
 func WithOwner(owner string) Option {
 	return func(c *config) error {
 		if len(owner) > 1024 {
-			return invalid("WithOwner", "%d bytes, at most 1024 fit", len(owner))
+			return invalid("WithOwner", "%d bytes; the limit is 1024", len(owner))
 		}
 		c.owner = owner
 		return nil
@@ -185,7 +185,7 @@ func WithTuning(t Tuning) Option {
 		case t.Turn > maxTurn:
 			return invalid("Turn", "%v is more than %v", t.Turn, maxTurn)
 		case t.ReleaseTimeout < 0 || t.ReleaseTimeout > maxReleaseTimeout:
-			return invalid("ReleaseTimeout", "%v is not in (0, %v]", t.ReleaseTimeout, maxReleaseTimeout)
+			return invalid("ReleaseTimeout", "must be positive and at most %v, not %v", maxReleaseTimeout, t.ReleaseTimeout)
 		}
 		c.session.ReleaseTimeout = cmp.Or(t.ReleaseTimeout, c.session.ReleaseTimeout)
 		if t.Turn != 0 {

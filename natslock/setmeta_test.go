@@ -87,7 +87,7 @@ func TestSetMetaRefused(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, l.SetMeta(t.Context(), meta(strings.Repeat("x", size))), "it fits an acquire")
 		sent := c.NC.Stats().OutMsgs
-		refused(t, l.SetMeta(t.Context(), meta(strings.Repeat("x", size+1))), "larger than")
+		refused(t, l.SetMeta(t.Context(), meta(strings.Repeat("x", size+1))), "the limit is")
 		refused(t, fixed.SetMeta(t.Context(), meta("x")), "restart its TTL")
 		refused(t, until.SetMeta(t.Context(), meta("x")), "restart its TTL")
 		refused(t, reader.SetMeta(t.Context(), meta("x")), "readers share a record")

@@ -27,29 +27,29 @@ func TestZeroClient(t *testing.T) {
 	for _, c := range []*natslock.Client{nil, {}} {
 		for _, acquire := range []func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error){c.Lock, c.TryLock} {
 			l, err := acquire(ctx, "x")
-			refused(t, err, "made without New")
+			refused(t, err, "was not created by New")
 			require.Nil(t, l)
 		}
-		refused(t, c.Do(ctx, "x", run), "made without New")
-		refused(t, c.TryDo(ctx, "x", run), "made without New")
-		refused(t, admin.New(c).Break(ctx, admin.BreakRequest{Kind: admin.KindMutex, Name: "x", ID: "A"}), "made without New")
+		refused(t, c.Do(ctx, "x", run), "was not created by New")
+		refused(t, c.TryDo(ctx, "x", run), "was not created by New")
+		refused(t, admin.New(c).Break(ctx, admin.BreakRequest{Kind: admin.KindMutex, Name: "x", ID: "A"}), "was not created by New")
 		_, err := c.Adopt(ctx, natslock.Handle{Name: "x"})
-		refused(t, err, "made without New")
+		refused(t, err, "was not created by New")
 		_, err = admin.New(c).Inspect(ctx, admin.KindMutex, "x")
-		refused(t, err, "made without New")
+		refused(t, err, "was not created by New")
 		n := 0
 		for _, err := range admin.New(c).List(ctx, ">") {
-			refused(t, err, "made without New")
+			refused(t, err, "was not created by New")
 			n++
 		}
 		for _, err := range admin.New(c).Watch(ctx, ">") {
-			refused(t, err, "made without New")
+			refused(t, err, "was not created by New")
 			n++
 		}
 		require.Equal(t, 2, n)
 		require.Zero(t, c.Stats())
-		refused(t, c.Healthy(), "made without New")
-		refused(t, c.Close(ctx), "made without New")
+		refused(t, c.Healthy(), "was not created by New")
+		refused(t, c.Close(ctx), "was not created by New")
 	}
 }
 
@@ -62,12 +62,12 @@ func TestZeroLock(t *testing.T) {
 		require.Zero(t, l.Token())
 		require.Zero(t, l.Remaining())
 		kit.Receive(t, l.Context().Done(), "the end of no lock")
-		refused(t, context.Cause(l.Context()), "no acquire has returned")
-		refused(t, l.Err(), "no acquire has returned")
-		refused(t, l.Extend(ctx, 0), "no acquire has returned")
-		refused(t, l.SetMeta(ctx, nil), "no acquire has returned")
-		refused(t, l.Unlock(ctx), "no acquire has returned")
-		refused(t, l.Do(func(context.Context, *natslock.Lock) error { panic("it runs") }), "no acquire has returned")
+		refused(t, context.Cause(l.Context()), "was not returned by an acquire")
+		refused(t, l.Err(), "was not returned by an acquire")
+		refused(t, l.Extend(ctx, 0), "was not returned by an acquire")
+		refused(t, l.SetMeta(ctx, nil), "was not returned by an acquire")
+		refused(t, l.Unlock(ctx), "was not returned by an acquire")
+		refused(t, l.Do(func(context.Context, *natslock.Lock) error { panic("it runs") }), "was not returned by an acquire")
 	}
 }
 

@@ -60,7 +60,7 @@ func TestZeroRWLock(t *testing.T) {
 		for _, acquire := range []acquireFunc{rw.Lock, rw.TryLock, rw.RLock, rw.TryRLock} {
 			l, err := acquire(ctx, "x")
 			require.Nil(t, l)
-			require.ErrorContains(t, err, "made without New")
+			require.ErrorContains(t, err, "was not created by New")
 			refused(err)
 		}
 		for _, do := range []doFunc{rw.Do, rw.TryDo, rw.RDo, rw.TryRDo} {

@@ -65,7 +65,7 @@ var inside = bridge.Natslock[*natslock.Client, *natslock.Lock, natslock.Option, 
 // acquire is the common implementation of all methods that acquire a lock.
 func (rw *RWLock) acquire(ctx context.Context, mode record.Mode, wait bool, name string, opts []natslock.LockOption) (*natslock.Lock, error) {
 	if rw == nil || rw.c == nil {
-		return nil, fmt.Errorf("lock %q: %w: a rwlock.RWLock made without New, or without a client", name, natslock.ErrInvalid)
+		return nil, fmt.Errorf("lock %q: %w: the rwlock.RWLock was not created by New, or has no client", name, natslock.ErrInvalid)
 	}
 	return inside.Acquire(ctx, rw.c, record.RW, mode, wait, name, opts)
 }

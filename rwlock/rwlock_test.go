@@ -359,7 +359,7 @@ func TestMixedKinds(t *testing.T) {
 	require.NoError(t, err)
 	_, err = a.RLock(t.Context(), "m")
 	require.ErrorIs(t, err, natslock.ErrInvalid)
-	require.ErrorContains(t, err, "different locks")
+	require.ErrorContains(t, err, "so it cannot also use it as a reader-writer lock")
 	_, err = a.TryLock(t.Context(), "m")
 	require.ErrorIs(t, err, natslock.ErrInvalid)
 	kit.Unlock(t, l)

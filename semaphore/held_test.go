@@ -47,7 +47,7 @@ func TestHandoffRefused(t *testing.T) {
 		l := must(t, semaphore.New(join(t, s).Client, 2), "s")
 		_, err := l.Handoff(t.Context())
 		require.ErrorIs(t, err, natslock.ErrInvalid)
-		require.ErrorContains(t, err, "permit of a semaphore")
+		require.ErrorContains(t, err, "semaphore permit")
 		require.NoError(t, l.Err())
 		kit.Unlock(t, l)
 	})

@@ -70,7 +70,7 @@ var inside = bridge.Natslock[*natslock.Client, *natslock.Lock, natslock.Option, 
 // acquire is the common implementation of all methods that acquire a permit.
 func (s *Semaphore) acquire(ctx context.Context, wait bool, name string, opts []natslock.LockOption) (*natslock.Lock, error) {
 	if s == nil || s.c == nil {
-		return nil, fmt.Errorf("lock %q: %w: a semaphore.Semaphore made without New, or without a client", name, natslock.ErrInvalid)
+		return nil, fmt.Errorf("lock %q: %w: the semaphore.Semaphore was not created by New, or has no client", name, natslock.ErrInvalid)
 	}
 	opts = append([]natslock.LockOption{inside.Permits(s.permits)}, opts...)
 	return inside.Acquire(ctx, s.c, record.Semaphore, record.Exclusive, wait, name, opts)

@@ -35,7 +35,7 @@ func TestPermits(t *testing.T) {
 		require.ErrorAs(t, err, &locked)
 		require.NotNil(t, locked.Holder)
 		require.Zero(t, locked.Queued)
-		require.ErrorContains(t, err, `semaphore "s" has no free permit, one is held by `)
+		require.ErrorContains(t, err, `semaphore "s" has no free permit; one is held by `)
 		kit.Unlock(t, held[1])
 		l, err := sem.TryAcquire(ctx, "s")
 		require.NoError(t, err)

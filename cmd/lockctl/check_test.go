@@ -129,7 +129,7 @@ func TestLiveWithoutMajority(t *testing.T) {
 	}
 	wide.shows(" "+long+" ", " billing@db-1.example.com:4711 on ")
 	one.shows(long+": unknown, its lease", "as last read: no leader")
-	said(t, watching, "nobody gets a lock; start the missing servers")
+	said(t, watching, "no client can get a lock; start the missing servers")
 	said(t, watching, "; waiting for it\n")
 	cluster.Restart(1)
 	said(t, watching, "watching > at "+s.URL()+" again; events in between were missed\n")

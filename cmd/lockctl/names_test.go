@@ -71,8 +71,8 @@ func TestShownNameCanBeUsed(t *testing.T) {
 	}
 	code, _, errs = run(t, s, "info", "a\xff")
 	require.Equal(t, 64, code)
-	require.Equal(t, "lockctl: the argument \"a\\xff\" is not UTF-8; a name of a lock is taken as it is shown here, with its quotes\n", errs)
+	require.Equal(t, "lockctl: the argument \"a\\xff\" is not UTF-8; a lock name must be written as shown here, with its quotes\n", errs)
 	code, _, errs = run(t, s, "info", `"a`)
 	require.Equal(t, 64, code)
-	require.Contains(t, errs, `"a begins with a double quote and is not a name in quotes`)
+	require.Contains(t, errs, `"a begins with a double quote but is not a quoted name`)
 }

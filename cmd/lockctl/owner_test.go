@@ -64,7 +64,7 @@ func TestOwner(t *testing.T) {
 
 	code, _, errs := run(t, s, "run", "--owner", strings.Repeat("x", 1025), "y", "--", "true")
 	require.Equal(t, 64, code, errs)
-	require.Contains(t, errs, "WithOwner: 1025 bytes, at most 1024 fit")
+	require.Contains(t, errs, "WithOwner: 1025 bytes; the limit is 1024")
 }
 
 func hostName(t *testing.T) string {

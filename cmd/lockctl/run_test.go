@@ -158,7 +158,7 @@ func TestArgumentsNotUTF8(t *testing.T) {
 		code, out, errs := run(t, s, args...)
 		require.Equal(t, 64, code)
 		require.Empty(t, out)
-		require.Regexp(t, `^lockctl: the argument "(k=)?a\\xff" is not UTF-8; a name of a lock is taken as it is shown here, with its quotes\n$`, errs)
+		require.Regexp(t, `^lockctl: the argument "(k=)?a\\xff" is not UTF-8; a lock name must be written as shown here, with its quotes\n$`, errs)
 	}
 	code, out, _ := run(t, s, "run", "é", "--", "echo", "é")
 	require.Zero(t, code)

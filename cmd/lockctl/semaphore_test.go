@@ -21,7 +21,7 @@ func TestSemaphore(t *testing.T) {
 	_, zero := hold(t, s, "x", "--permits", "2")
 	code, _, errs := run(t, s, "run", "--permits", "2", "-n", "x", "--", "true")
 	require.Equal(t, 1, code)
-	require.Contains(t, errs, `semaphore "x" has no free permit, one is held by`)
+	require.Contains(t, errs, `semaphore "x" has no free permit; one is held by`)
 	slot := filepath.Join(t.TempDir(), "slot")
 	third := start(t, s, "run", "--permits", "2", "x", "--", "sh", "-c", "echo $LOCK_SLOT $LOCK_TOKEN > "+slot)
 	awaitQueue(t, s, "x", 1)

@@ -95,23 +95,23 @@ func (e evidence) judge(bucket string) (Condition, error) {
 	case !e.connected:
 		return Stale, errAway
 	case errors.Is(e.answer.err, kvstore.ErrNotFound):
-		return Unfit, fmt.Errorf("there is no bucket %s: %w; make it with \"lockctl init\"", bucket, e.answer.err)
+		return Unfit, fmt.Errorf("there is no bucket %s: %w; create it with \"lockctl init\"", bucket, e.answer.err)
 	case errors.Is(e.answer.err, kvstore.ErrNoStream): // the error's own text says the same
-		return NoLeader, fmt.Errorf("%w: bucket %s has no leader, and nobody gets a lock; start the missing servers, and if none is missing, see \"lockctl doctor\"", natslock.ErrUnavailable, bucket)
+		return NoLeader, fmt.Errorf("%w: bucket %s has no leader, so no client can get a lock; start the missing servers, and if none is missing, run \"lockctl doctor\"", natslock.ErrUnavailable, bucket)
 	case e.answer.err != nil:
-		return NoLeader, fmt.Errorf("no leader of bucket %s answers, and nobody gets a lock: %w; start the missing servers, and see \"lockctl doctor\"", bucket, e.answer.err)
+		return NoLeader, fmt.Errorf("no leader of bucket %s answers, so no client can get a lock: %w; start the missing servers, and run \"lockctl doctor\"", bucket, e.answer.err)
 	case info == nil:
 		return Stale, ErrReading
 	}
 	if there, _ := replicas(info); 2*there <= info.Config.Replicas {
-		return NoLeader, fmt.Errorf("%w: of the %d servers of bucket %s the leader reaches %d, itself included, and nobody gets a lock; start the missing servers, and see \"lockctl doctor\"",
-			natslock.ErrUnavailable, info.Config.Replicas, bucket, there)
+		return NoLeader, fmt.Errorf("%w: the leader of bucket %s reaches only %d of %d servers (including itself), so no client can get a lock; start the missing servers, and run \"lockctl doctor\"",
+			natslock.ErrUnavailable, bucket, there, info.Config.Replicas)
 	}
 	if err := unfit(bucket, info); err != nil {
 		return Unfit, err
 	}
 	if e.answer.behind > 1 {
-		return Unfit, fmt.Errorf("%w: revisions of bucket %s went backwards, from %d to %d: it was restored from a backup, or has lost writes. Clients refuse the locks in it; stop them, then %s",
+		return Unfit, fmt.Errorf("%w: revisions of bucket %s went backwards, from %d to %d: it was restored from a backup or has lost writes. Clients grant no locks in it; stop them, then %s",
 			natslock.ErrUnavailable, bucket, e.answer.highest, info.State.LastSeq, remake(info))
 	}
 	if e.missed != nil {
@@ -174,5 +174,5 @@ func unfit(bucket string, info *kvstore.Info) error {
 
 // remake returns advice on how to re-create the bucket.
 func remake(info *kvstore.Info) string {
-	return fmt.Sprintf("\"nats stream rm %s\" and \"lockctl init\" make the bucket again", info.Config.Name)
+	return fmt.Sprintf("re-create the bucket with \"nats stream rm %s\" and \"lockctl init\"", info.Config.Name)
 }

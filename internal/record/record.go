@@ -252,7 +252,7 @@ func (b *Body) encode(padding func(growing int) int) ([]byte, error) {
 		buf.WriteString(spaces[:pad-minPadding])
 	}
 	if err == nil && buf.Len() > kvstore.MaxRecord {
-		err = fmt.Errorf("record of %d bytes, at most %d fit: shorten what is attached to it", buf.Len(), kvstore.MaxRecord)
+		err = fmt.Errorf("record of %d bytes exceeds the limit of %d: shorten the metadata", buf.Len(), kvstore.MaxRecord)
 	}
 	return bytes.Clone(buf.Bytes()), err
 }

@@ -64,9 +64,9 @@ func (h *Handle) UnmarshalText(text []byte) error {
 	fields := strings.Split(string(text), ":")
 	switch {
 	case strings.HasPrefix(string(text), "natslock-handle-1:"):
-		return fmt.Errorf("handle: %w: this one is of a program that has handed its lock over (Lock.Handoff), and only a program can adopt it", natslock.ErrInvalid)
+		return fmt.Errorf("handle: %w: this handle was issued by a program's Lock.Handoff, and only a program can adopt it", natslock.ErrInvalid)
 	case len(fields) != 5 || fields[0] != handleText:
-		return fmt.Errorf("handle: %w: %.64q is not the text of a handle", natslock.ErrInvalid, text)
+		return fmt.Errorf("handle: %w: %.64q is not a handle", natslock.ErrInvalid, text)
 	}
 	k, known := record.ParseKey(fields[1])
 	token, err := strconv.ParseUint(fields[3], 10, 64)

@@ -23,22 +23,22 @@ type Connection struct {
 	Server      string        `short:"s" env:"NATS_URL" placeholder:"URL" help:"Servers to connect to, separated by commas (default nats://127.0.0.1:4222)."`
 	Context     string        `env:"NATS_CONTEXT" placeholder:"NAME" help:"Context of the nats command, or a file that holds one (default the selected one)."`
 	NoContext   bool          `help:"Use no context, not even the selected one."`
-	User        string        `env:"NATS_USER" placeholder:"USER" help:"User; a token, if there is no password."`
+	User        string        `env:"NATS_USER" placeholder:"USER" help:"User name, or a token if there is no password."`
 	Password    string        `env:"NATS_PASSWORD" placeholder:"PASSWORD" help:"The user's password."`
 	Token       string        `env:"NATS_TOKEN" placeholder:"TOKEN" help:"Token."`
 	Creds       string        `env:"NATS_CREDS" placeholder:"FILE" help:"Credentials file."`
 	Nkey        string        `env:"NATS_NKEY" placeholder:"FILE" help:"File with the seed of an nkey."`
-	JWT         string        `name:"jwt" env:"NATS_JWT" placeholder:"FILE" help:"File with the JWT of a user, whose nkey is --seed."`
-	Seed        string        `env:"NATS_SEED" placeholder:"FILE" help:"File with the seed of that nkey."`
+	JWT         string        `name:"jwt" env:"NATS_JWT" placeholder:"FILE" help:"File with the JWT of the user whose nkey seed is in --seed."`
+	Seed        string        `env:"NATS_SEED" placeholder:"FILE" help:"File with the nkey seed for --jwt."`
 	TLSCert     string        `name:"tlscert" env:"NATS_CERT" type:"path" placeholder:"FILE" help:"TLS certificate of this client."`
-	TLSKey      string        `name:"tlskey" env:"NATS_KEY" type:"path" placeholder:"FILE" help:"Key of that certificate."`
+	TLSKey      string        `name:"tlskey" env:"NATS_KEY" type:"path" placeholder:"FILE" help:"Private key of the certificate in --tlscert."`
 	TLSCA       string        `name:"tlsca" env:"NATS_CA" type:"path" placeholder:"FILE" help:"TLS certificates of the authorities to trust."`
-	TLSFirst    bool          `name:"tlsfirst" help:"TLS handshake before the server's greeting."`
+	TLSFirst    bool          `name:"tlsfirst" help:"Perform the TLS handshake before the server's greeting."`
 	SocksProxy  string        `env:"NATS_SOCKS_PROXY" placeholder:"URL" help:"SOCKS5 proxy."`
-	InboxPrefix string        `placeholder:"PREFIX" help:"Subjects of answers begin so."`
+	InboxPrefix string        `placeholder:"PREFIX" help:"Prefix of reply subjects."`
 	Domain      string        `name:"js-domain" aliases:"domain" env:"LOCKCTL_DOMAIN" placeholder:"NAME" help:"JetStream domain the bucket is in."`
-	APIPrefix   string        `name:"js-api-prefix" placeholder:"PREFIX" help:"Subjects of the JetStream API begin so."`
-	Timeout     time.Duration `env:"NATS_TIMEOUT" default:"5s" placeholder:"DURATION" help:"Limit for connecting and for single requests (default ${default})."`
+	APIPrefix   string        `name:"js-api-prefix" placeholder:"PREFIX" help:"Prefix of JetStream API subjects."`
+	Timeout     time.Duration `env:"NATS_TIMEOUT" default:"5s" placeholder:"DURATION" help:"Time limit for connecting and for each request (default ${default})."`
 
 	given   map[string]bool // flags on the command line, by name
 	source  string          // what named the servers for the last Dial; "" if nothing did
@@ -99,7 +99,7 @@ func (c *Connection) login() (best login, err error) {
 	}
 	for _, w := range ways {
 		if w.layer == fromFlag && best.layer == fromFlag {
-			return best, Usagef("%s and %s exclude each other", best.name, w.name)
+			return best, Usagef("%s and %s are mutually exclusive", best.name, w.name)
 		}
 		if w.layer > best.layer {
 			best = w
@@ -124,13 +124,13 @@ func (c *Connection) Verify() error {
 	case c.Timeout <= 0:
 		return Usagef("--timeout %v: must be positive", c.Timeout)
 	case c.NoContext && c.given["context"]:
-		return Usagef("--context and --no-context exclude each other")
+		return Usagef("--context and --no-context are mutually exclusive")
 	case (c.TLSCert == "") != (c.TLSKey == ""):
-		return Usagef("--tlscert and --tlskey go together")
+		return Usagef("--tlscert and --tlskey must be used together")
 	case c.Seed != "" && c.JWT == "" && (c.given["seed"] || c.Creds == "" && c.Nkey == "" && c.User == "" && c.Token == ""):
-		return Usagef("--seed goes with --jwt")
+		return Usagef("--seed requires --jwt")
 	case c.Domain != "" && c.APIPrefix != "":
-		return Usagef("--js-domain and --js-api-prefix exclude each other")
+		return Usagef("--js-domain and --js-api-prefix are mutually exclusive")
 	}
 	_, err := c.login()
 	return err
@@ -209,7 +209,7 @@ func (c *Connection) settle(of Context, o *nats.Options) error {
 	if o.UserJWT != nil {
 		if token, err := o.UserJWT(); err == nil {
 			if end := jwtEnd(token); !end.IsZero() && end.Before(time.Now()) {
-				c.expired = fmt.Sprintf("the credentials that %s gives have expired at %s: get new ones", c.by, end.UTC().Format(time.RFC3339))
+				c.expired = fmt.Sprintf("the credentials from %s expired at %s: get new ones", c.by, end.UTC().Format(time.RFC3339))
 			}
 		}
 	}

@@ -132,9 +132,9 @@ func (c *Context) transport(over *Connection) (below Connection, err error) {
 	if over.TLSCert == "" {
 		switch {
 		case c.CertStore != "":
-			return below, errors.New("windows_cert_store is not supported; name files with --tlscert and --tlskey")
+			return below, errors.New("windows_cert_store is not supported; use files with --tlscert and --tlskey")
 		case (c.Cert == "") != (c.Key == ""):
-			return below, errors.New("cert and key go together")
+			return below, errors.New("cert and key must be set together")
 		}
 		below.TLSCert, below.TLSKey = c.Cert, c.Key
 	}
@@ -144,7 +144,7 @@ func (c *Context) transport(over *Connection) (below Connection, err error) {
 	for _, file := range []*string{&below.TLSCert, &below.TLSKey, &below.TLSCA} {
 		kind, path := reference(*file)
 		if kind != "" {
-			return below, fmt.Errorf("%s a certificate and its key have to be in files", kind)
+			return below, fmt.Errorf("%s is not supported here: certificates and keys must be in files", kind)
 		}
 		*file = path
 	}

@@ -35,7 +35,7 @@ func (c *Connection) Dial(opts ...nats.Option) (nc *nats.Conn, servers string, o
 
 // ofContext wraps err in an error that names the chosen context.
 func (c *Connection) ofContext(err error) error {
-	return Usagef("%s: %w; choose one with --context, or --no-context", c.contextTitle(), err)
+	return Usagef("%s: %w; choose another with --context, or use --no-context", c.contextTitle(), err)
 }
 
 // ConnectError turns an error from [Connection.Dial] into a message that names the servers it
@@ -49,7 +49,7 @@ func (c *Connection) ConnectError(servers string, err error, remedy string) erro
 		servers += fmt.Sprintf(" (context %s)", plain.Text(c.Context))
 	}
 	if c.expired != "" && CodeOf(err) == ExitPermission {
-		return Exitf(ExitPermission, "%s refuses the login: %w; %s", servers, err, c.expired)
+		return Exitf(ExitPermission, "%s refused the login: %w; %s", servers, err, c.expired)
 	}
 	if why := TLSRemedy(err); why != "" {
 		return Exitf(ExitUnavailable, "cannot connect to %s: %w; %s", servers, err, why)
@@ -57,17 +57,17 @@ func (c *Connection) ConnectError(servers string, err error, remedy string) erro
 	var authority x509.UnknownAuthorityError
 	switch {
 	case CodeOf(err) == ExitPermission && c.by != "":
-		return Exitf(ExitPermission, "%s refuses the login that %s gives: %w; correct it, or choose another with --user, --creds, --nkey, --token or --context", addresses, c.by, err)
+		return Exitf(ExitPermission, "%s refused the login from %s: %w; correct it, or choose another with --user, --creds, --nkey, --token or --context", addresses, c.by, err)
 	case CodeOf(err) == ExitPermission:
-		return Exitf(ExitPermission, "%s refuses the login: %w; log in with --user, --creds, --nkey or --token, or choose a --context", servers, err)
+		return Exitf(ExitPermission, "%s refused the login: %w; log in with --user, --creds, --nkey or --token, or choose a --context", servers, err)
 	case errors.As(err, &authority):
-		return Exitf(ExitUnavailable, "cannot trust %s: %w; name the authority's certificate with --tlsca", servers, err)
+		return Exitf(ExitUnavailable, "cannot trust %s: %w; pass the authority's certificate with --tlsca", servers, err)
 	case errors.Is(err, nats.ErrNoServers), errors.Is(err, nats.ErrTimeout), errors.Is(err, context.DeadlineExceeded):
 		if c.source == c.contextTitle() {
 			servers = addresses
 		}
 		if c.source != "" {
-			remedy = fmt.Sprintf("%s names it: start that server, or name another one", c.source)
+			remedy = fmt.Sprintf("the address comes from %s: start that server, or name another", c.source)
 		}
 		return Exitf(ExitUnavailable, "no server at %s; %s", servers, remedy)
 	}
@@ -83,15 +83,15 @@ func TLSRemedy(err error) string {
 	refused := ok && alert.Op == "remote error" && strings.Contains(alert.Err.Error(), "certificate") // the server's alert
 	switch {
 	case errors.As(err, &name):
-		return "name the server by a name or an address that is in its certificate"
+		return "use a server name or address that is in its certificate"
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		return "the server needs a new certificate, or the clock of this machine is wrong"
 	case errors.As(err, &header):
-		return "the server sends its greeting before the handshake: leave --tlsfirst, or tls_first of the context, out"
+		return "the server sends its greeting before the handshake: omit --tlsfirst, or tls_first in the context"
 	case errors.Is(err, nats.ErrSecureConnWanted):
-		return "the server has no TLS: leave out tls:// and the certificates, or name another one"
+		return "the server has no TLS: omit tls:// and the certificates, or specify another server"
 	case refused, errors.Is(err, nats.ErrTLS) && strings.Contains(err.Error(), "after TLS handshake"): // the alert got lost
-		return "the server wants a certificate of this client that is valid, and by an authority that it trusts: --tlscert and --tlskey"
+		return "the server requires a valid client certificate from an authority that it trusts: use --tlscert and --tlskey"
 	}
 	return ""
 }

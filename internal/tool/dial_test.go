@@ -19,7 +19,7 @@ func TestConnectError(t *testing.T) {
 		code       int
 		says       string
 	}{
-		{Connection{Server: "nats://ada:s3cret@127.0.0.1:1"}, ExitUnavailable, "no server at nats://127.0.0.1:1; NATS_URL names it: start that server, or name another one"},
+		{Connection{Server: "nats://ada:s3cret@127.0.0.1:1"}, ExitUnavailable, "no server at nats://127.0.0.1:1; the address comes from NATS_URL: start that server, or name another"},
 		{Connection{Server: "nats://ada:s3cret%zz@a:1"}, ExitUsage, "NATS_URL: not a valid URL; write"},
 		{Connection{Server: "nats://ada:s3cret/@a:1"}, ExitUsage, "not a valid URL; write"},
 		{Connection{Server: "nats://ada:s3cret@a:port"}, ExitUsage, "not a valid URL; write"},

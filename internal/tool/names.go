@@ -20,7 +20,7 @@ var Names = kong.NamedMapper("name", kong.MapperFunc(func(ctx *kong.DecodeContex
 	}
 	name, err := plain.Parse(text)
 	if err != nil {
-		return fmt.Errorf("%s begins with a double quote and is not a name in quotes, such as %q", text, text)
+		return fmt.Errorf("%s begins with a double quote but is not a quoted name such as %q", text, text)
 	}
 	switch target.Kind() {
 	case reflect.Slice:
@@ -38,7 +38,7 @@ var Names = kong.NamedMapper("name", kong.MapperFunc(func(ctx *kong.DecodeContex
 func CheckArguments(args []string) error {
 	for _, arg := range args {
 		if !utf8.ValidString(arg) {
-			return Usagef("the argument %q is not UTF-8; a name of a lock is taken as it is shown here, with its quotes", arg)
+			return Usagef("the argument %q is not UTF-8; a lock name must be written as shown here, with its quotes", arg)
 		}
 	}
 	return nil

@@ -63,7 +63,7 @@ func secret(ref string) ([]byte, error) {
 		_, payload, ok := strings.Cut(rest, ";base64,")
 		text, err := base64.StdEncoding.DecodeString(payload)
 		if !ok || err != nil {
-			return nil, errors.New("the data: has no valid base64; write it with \"nats context add --embed\"")
+			return nil, errors.New("the data: reference is not valid base64; create it with \"nats context add --embed\"")
 		}
 		return text, nil
 	case "nsc://":
@@ -152,7 +152,7 @@ func applyNkey(setting, ref string, o *nats.Options) error {
 	}
 	key, err := nkeys.ParseDecoratedNKey(text)
 	if err != nil {
-		return Usagef("%s: no seed of an nkey in it: %w", setting, err)
+		return Usagef("%s: no nkey seed in it: %w", setting, err)
 	}
 	public, err := key.PublicKey()
 	if err != nil {
@@ -176,7 +176,7 @@ func applyJWT(setting, jwt, seedSetting, seed string, o *nats.Options) error {
 		}
 		key, err := nkeys.ParseDecoratedNKey([]byte(text))
 		if err != nil {
-			return Usagef("%s: no seed of an nkey in it: %w", seedSetting, err)
+			return Usagef("%s: no nkey seed in it: %w", seedSetting, err)
 		}
 		sign = key.Sign
 	}

@@ -116,7 +116,7 @@ func Permissions(a Access) (PermissionSet, error) {
 	api := "$JS.API."
 	switch {
 	case a.Domain != "" && a.APIPrefix != "":
-		return p, fmt.Errorf("%w: Access: a domain and an API prefix exclude each other", record.ErrInvalidOption)
+		return p, fmt.Errorf("%w: Access: a domain and an API prefix are mutually exclusive", record.ErrInvalidOption)
 	case a.Domain != "":
 		api = "$JS." + a.Domain + ".API."
 	case a.APIPrefix != "":
@@ -125,10 +125,10 @@ func Permissions(a Access) (PermissionSet, error) {
 	inbox := cmp.Or(strings.TrimSuffix(a.InboxPrefix, "."), strings.TrimSuffix(nats.InboxPrefix, "."))
 	for what, subject := range map[string]string{"domain": a.Domain, "API prefix": a.APIPrefix, "inbox prefix": a.InboxPrefix} {
 		if len(subject) > maxPrefix {
-			return p, fmt.Errorf("%w: Access: the %s has %d bytes, at most %d fit", record.ErrInvalidOption, what, len(subject), maxPrefix)
+			return p, fmt.Errorf("%w: Access: the %s has %d bytes; the limit is %d", record.ErrInvalidOption, what, len(subject), maxPrefix)
 		}
 		if strings.ContainsAny(subject, " \t\r\n*>\"\\") || what == "domain" && strings.Contains(subject, ".") {
-			return p, fmt.Errorf("%w: Access: %s %q cannot be one", record.ErrInvalidOption, what, subject)
+			return p, fmt.Errorf("%w: Access: %q is not a valid %s", record.ErrInvalidOption, subject, what)
 		}
 	}
 
@@ -148,7 +148,7 @@ func Permissions(a Access) (PermissionSet, error) {
 	}
 	// An observer of all names can read every record anyway, so it may read the history too.
 	seesAll := a.Role == RoleObserver && cmp.Or(a.Pattern, ">") == ">"
-	const anyone = "also ends the hold of others on these locks: no permission tells their writes from the holder's"
+	const anyone = "can also end the hold of others on these locks: permissions cannot distinguish their writes from the holder's"
 	switch a.Role {
 	case RoleObserver:
 	case RoleOperator:
@@ -157,36 +157,36 @@ func Permissions(a Access) (PermissionSet, error) {
 	default:
 		write(holders, "take, renew, release, break", anyone)
 		write(readers, "read-lock", "")
-		write(waiters, "wait in the queue", "also puts others out of the queue")
+		write(waiters, "wait in the queue", "can also remove others from the queue")
 	}
 	read := append(append(append([]string{}, holders...), readers...), waiters...)
-	publish(api+"STREAM.INFO."+stream.Name, "find the bucket, list keys, prove that readers have left", "shows the names of all locks in the bucket, which are held, and how many wait")
+	publish(api+"STREAM.INFO."+stream.Name, "find the bucket, list keys, prove that readers have left", "shows the names of all locks in the bucket, which ones are held, and how many clients wait")
 	for _, k := range read {
 		publish(api+"DIRECT.GET."+stream.Name+"."+keys+k, "read one record", "")
 	}
 	if !a.OwnOnly {
 		const shows = "reads any record in the bucket: owner, host, pid and metadata of every holder and waiter"
 		publish(api+"DIRECT.GET."+stream.Name, "read a whole queue at once", shows)
-		publish(api+"STREAM.MSG.GET."+stream.Name, "read from the stream's leader, where a replica lags or allow_direct is off", shows)
+		publish(api+"STREAM.MSG.GET."+stream.Name, "read from the stream's leader when a replica lags or allow_direct is off", shows)
 	}
 	if a.History || seesAll {
 		history := kvstore.HistoryStream(&jetstream.StreamInfo{Config: stream}, 0, 0).Name
 		publish(api+"STREAM.INFO."+history, "find the history", "")
-		publish(api+"DIRECT.GET."+history, "read the history", "shows all that happened to any lock in the bucket: owner, host, pid and metadata")
+		publish(api+"DIRECT.GET."+history, "read the history", "shows everything that happened to any lock in the bucket: owner, host, pid and metadata")
 		if a.Role == RoleAdmin {
-			publish(api+"STREAM.CREATE."+history, "make the history", "with other sources, copies any stream of the account into it")
+			publish(api+"STREAM.CREATE."+history, "create the history", "with other sources, can copy any stream of the account into it")
 			publish(api+"STREAM.UPDATE."+history, "change its age and size", "can copy any stream into it")
-			publish(api+"STREAM.DELETE."+history, "delete the history", "ends the record of what happened")
+			publish(api+"STREAM.DELETE."+history, "delete the history", "destroys the record of what happened")
 		}
 	}
 	if a.Role == RoleAdmin {
-		publish(api+"STREAM.CREATE."+stream.Name, "make the bucket", "with a mirror or sources, copies any stream of the account into it")
-		publish(api+"STREAM.UPDATE."+stream.Name, "repair the bucket", "can make it unfit for locks, and copy any stream into it")
-		publish(api+"STREAM.DELETE."+stream.Name, "delete the bucket, to make it again", "ends every lock in it")
-		publish(api+"INFO", "see that the servers are not too old before the bucket is made; lockctl doctor: limits", "shows what the account uses of JetStream")
+		publish(api+"STREAM.CREATE."+stream.Name, "create the bucket", "with a mirror or sources, can copy any stream of the account into it")
+		publish(api+"STREAM.UPDATE."+stream.Name, "repair the bucket", "can make it unfit for locks and copy any stream into it")
+		publish(api+"STREAM.DELETE."+stream.Name, "delete the bucket, to re-create it", "ends every lock in it")
+		publish(api+"INFO", "check that the servers are not too old before the bucket is created; lockctl doctor: limits", "shows the account's use of JetStream")
 		publish(api+"STREAM.LIST", "lockctl doctor: mirrors", "shows the configuration of all streams of the account")
-		publish(puts+"probe", "see whether a new bucket on a cluster takes writes", "")
-		publish("$SYS.REQ.USER.INFO", "name the account that a bucket was made in", "shows the user's own permissions")
+		publish(puts+"probe", "check whether a new bucket on a cluster accepts writes", "")
+		publish("$SYS.REQ.USER.INFO", "name the account in which a bucket was created", "shows the user's own permissions")
 	}
 
 	// The token in the middle is the bucket's ID, which changes if the bucket is re-created.
@@ -194,11 +194,11 @@ func Permissions(a Access) (PermissionSet, error) {
 	for _, k := range read {
 		p.Subscribe = append(p.Subscribe, Permission{republished + k, "receive notifications of changes", ""})
 	}
-	leaks := "shows the answers to everybody in the account whose inboxes begin so; give each user a prefix of its own"
+	leaks := "reveals replies to everyone in the account with the same inbox prefix; give each user a prefix of its own"
 	if a.InboxPrefix != "" {
 		leaks = ""
 	}
-	p.Subscribe = append(p.Subscribe, Permission{inbox + ".>", "receive the answers", leaks})
+	p.Subscribe = append(p.Subscribe, Permission{inbox + ".>", "receive replies", leaks})
 	return p, nil
 }
 

@@ -148,7 +148,7 @@ func TestPageWithoutMajority(t *testing.T) {
 			screen := b.open(p.page()+path, l)
 			screen.until(`document.getElementById("live").textContent === "no leader"`)
 			said := screen.eval(`document.getElementById("banner").innerText`)
-			require.Regexp(t, `^"No leader since \d\d:\d\d:\d\d: .*nobody gets a lock.*; start the missing servers, and .*see \\"lockctl doctor\\"\. `+
+			require.Regexp(t, `^"No leader since \d\d:\d\d:\d\d: .*no client can get a lock.*; start the missing servers, and .*run \\"lockctl doctor\\"\. `+
 				`What is below is \S+ old, of \d\d:\d\d:\d\d\. Trying again\."$`, said)
 			t.Log(said)
 			require.Equal(t, "true", screen.eval(`document.documentElement.scrollWidth <= innerWidth`), "it scrolls in one direction")

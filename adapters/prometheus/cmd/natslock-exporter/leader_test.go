@@ -103,7 +103,7 @@ func TestWithoutMajority(t *testing.T) {
 	cfg.Sealed = true
 	_, err = js.UpdateStream(t.Context(), cfg)
 	require.NoError(t, err)
-	p.healthz(503, `"nats stream rm KV_natslock" and "lockctl init" make the bucket again`)
+	p.healthz(503, `re-create the bucket with "nats stream rm KV_natslock" and "lockctl init"`)
 	state, _, _ = p.pageState()
 	require.Equal(t, "unfit", state)
 }
@@ -145,7 +145,7 @@ func TestRestored(t *testing.T) {
 	p := follow(t, s)
 	p.healthz(200, "ok")
 	restore()
-	p.healthz(503, `it was restored from a backup, or has lost writes. Clients refuse the locks in it; stop them, then "nats stream rm KV_natslock" and "lockctl init"`)
+	p.healthz(503, `it was restored from a backup or has lost writes. Clients grant no locks in it; stop them, then re-create the bucket with "nats stream rm KV_natslock" and "lockctl init"`)
 	p.shows(`natslock_exporter_up 0`, `natslock_bucket_writable 0`)
 	state, _, _ := p.pageState()
 	require.Equal(t, "unfit", state)
