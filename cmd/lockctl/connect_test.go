@@ -89,7 +89,7 @@ func TestLogin(t *testing.T) {
 		{77, []string{"NATS_USER=ada", "NATS_PASSWORD=s3cret"}, []string{"--password", "wrong"}, "refused the login from --user"},
 		{77, []string{"NATS_USER=ada", "NATS_PASSWORD=wrong"}, nil, "refused the login from NATS_USER"},
 		{77, []string{"NATS_CREDS=" + expired}, nil, "the credentials from NATS_CREDS expired at 2023-11-14T22:13:20Z: get new ones"},
-		{69, []string{home, "NATS_URL="}, []string{"--context", "away"}, "no server at nats://127.0.0.1:1; context away names it"},
+		{69, []string{home, "NATS_URL="}, []string{"--context", "away"}, "no server at nats://127.0.0.1:1; the address comes from context away"},
 		{64, []string{home}, []string{"--context", "nosuch"}, `unknown context "nosuch"`},
 	} {
 		code, out, errs := withEnv(t, s, c.env, append(c.args, "run", "x", "--", "echo", "inside")...)

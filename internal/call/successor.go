@@ -351,7 +351,7 @@ func (a *Call) evict() {
 	a.c.s.Work.Go(func(ctx context.Context) {
 		err := a.c.b.Delete(ctx, head.Key, head.Revision, head.ID) //safety:evicted-as-read
 		if err != nil && !errors.Is(err, kvstore.ErrConflict) {
-			a.c.s.Logger.Debug("deleting the place of a waiter that was passed failed", "lock", a.Req.Name, "error", err)
+			a.c.s.Logger.Debug("deleting a passed waiter's place failed", "lock", a.Req.Name, "error", err)
 		}
 	})
 }

@@ -120,14 +120,14 @@ func rules(cfg Config, info *Info, s Settings) []rule {
 		{setting: "allow_msg_ttl", bad: Unfit, right: true, why: "locks would never expire", //safety:ttl-allowed
 			repair: byUpdate + "; if it stays off, the server is too old (" + byUpgrade + ")"},
 		{setting: "subject_delete_marker_ttl", bad: Unfit, why: "delete markers wipe acknowledged writes", repair: byUpdate}, //safety:no-markers
-		{setting: "discard_new_per_subject", bad: Unfit, why: "it refuses renewals", repair: byUpdate},
+		{setting: "discard_new_per_subject", bad: Unfit, why: "renewals are refused", repair: byUpdate},
 		{setting: "discard", bad: Unfit, right: "new", fits: func(v any) bool { return v == "new" || !limited }, //safety:no-eviction
 			why: "a full bucket would evict held locks", repair: byUpdate},
 		{setting: "max_age", bad: Unfit, right: 0, fits: atLeast(int64(maxTTL)), want: fmt.Sprintf("0 or at least %v", maxTTL), why: "long leases end early", repair: byUpdate},
 		{setting: "retention", bad: Unfit, right: "limits", why: "records vanish once a consumer has read them", repair: retention},
 		{setting: "no_ack", bad: Unfit, why: "no write is ever confirmed", repair: byUpdate},
 		{setting: "sealed", bad: Unfit, why: "nothing can be written", repair: byRemake},
-		{setting: "allow_msg_counter", bad: Unfit, why: "it refuses plain records", repair: byRemake},
+		{setting: "allow_msg_counter", bad: Unfit, why: "plain records are refused", repair: byRemake},
 		{setting: "persist_mode", bad: Unfit, fits: func(v any) bool { return v == "default" || off(v) }, want: "default",
 			why: "asynchronous persistence acknowledges writes before they reach the disk", repair: byRemake},
 		{setting: "storage", bad: Unfit, is: storage, want: "file, or 3 replicas", //safety:survives-restart

@@ -108,7 +108,7 @@ func nscProfile(user string) (p nscOutput, err error) {
 		err = errors.New("no user_creds in it")
 	}
 	if err != nil {
-		return p, fmt.Errorf("the output of nsc generate profile: %w", err)
+		return p, fmt.Errorf("output of nsc generate profile: %w", err)
 	}
 	return p, nil
 }
