@@ -42,7 +42,7 @@ func (l *line) Healthy() error {
 				l.bucket, (l.now() - w.at).Round(time.Second), refusal)
 		}
 		if l.Denied(w.key) == nil {
-			return fmt.Errorf("%w: the write of %q has gone unanswered for %v, and bucket %q has acknowledged no write since: "+
+			return fmt.Errorf("%w: the write to %q has gone unanswered for %v, and bucket %q has acknowledged no write since: "+
 				"its stream may have no leader or have stopped; \"lockctl doctor\" shows which",
 				ErrUnavailable, w.key, (l.now() - w.at).Round(time.Second), l.bucket)
 		}

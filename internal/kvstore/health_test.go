@@ -29,7 +29,7 @@ func silent(t *testing.T, s kvstore.KV, key string) {
 	t.Helper()
 	err := s.Healthy()
 	wantErr(t, err, kvstore.ErrUnavailable)
-	if !strings.Contains(err.Error(), `write of "`+key+`" has gone unanswered`) {
+	if !strings.Contains(err.Error(), `write to "`+key+`" has gone unanswered`) {
 		t.Fatalf("error is %v", err)
 	}
 }

@@ -18,7 +18,7 @@ const hdrUpTo = "Nats-UpTo-Sequence"
 
 // ErrApart means that no single request can read several keys from one state, because this
 // user or this bucket does not allow it. It matches [ErrUnavailable].
-var ErrApart = fmt.Errorf("%w: too many keys for one request", ErrUnavailable)
+var ErrApart = fmt.Errorf("%w: the keys cannot be read in one request", ErrUnavailable)
 
 // errTooMany means that so many keys match that the server does not return even some of
 // them.

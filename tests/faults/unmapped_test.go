@@ -55,7 +55,7 @@ func TestUnmappedName(t *testing.T) {
 			require.ErrorIs(t, err, natslock.ErrPermission, what)
 			require.NotErrorIs(t, err, natslock.ErrUnavailable, what)
 			require.ErrorContains(t, err, `"$KV.natslock.`, what)
-			require.ErrorContains(t, err, "Use a name that both cover", what)
+			require.ErrorContains(t, err, "Use a lock name that both cover", what)
 			require.NotContains(t, err.Error(), "\n", what)
 			require.Less(t, time.Since(begun), 4*time.Second, what)
 			if kind != "permit" { // an acquire of a permit also reads the slots
