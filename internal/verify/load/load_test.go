@@ -186,7 +186,7 @@ func TestNarrowLink(t *testing.T) {
 					require.ErrorContains(t, err, "renewals of held locks are")
 					require.ErrorContains(t, c.Healthy(), "overdue")
 				}
-				require.Equal(t, locks-n, strings.Count(causes(held), "still waited"))
+				require.Equal(t, locks-n, strings.Count(causes(held), "was still queued"))
 				t.Logf("%d of %d are left, after %d writes", n, locks, l.count())
 				require.GreaterOrEqual(t, n, min(locks, rate*validity*85/100))
 			})
