@@ -14,7 +14,7 @@ import (
 
 const root = "../.."
 
-// TestSentences finds what the cases and the rules test in the protocol.
+// TestSentences checks that docs/protocol contains every sentence that a case or a rule cites.
 func TestSentences(t *testing.T) {
 	protocol := kit.Specify(t, root)
 	names := map[string]bool{}
@@ -31,8 +31,8 @@ func TestSentences(t *testing.T) {
 	}
 }
 
-// TestLevels compares the level of each case with the chapter of its must: a case must not
-// ask a locker for what its level, or its part, may leave out.
+// TestLevels checks that no case tests a requirement above its own level or outside its part,
+// because a locker may leave those out.
 func TestLevels(t *testing.T) {
 	musts := kit.Specify(t, root).Musts
 	tested := map[int]bool{}

@@ -19,13 +19,13 @@ import (
 	"github.com/natslock/locks/internal/verify/tier"
 )
 
-// judged is what "lockconform --json" says of a case.
+// judged is the verdict on one case as "lockconform --json" prints it.
 type judged struct {
 	Name, Must, Result, Violated, Expected, Seen string
 	Level                                        int
 }
 
-// locker is the program that the tests judge.
+// locker is the path of the program under judgment.
 var locker string
 
 func TestMain(m *testing.M) { os.Exit(buildAndRun(m)) }
@@ -45,15 +45,15 @@ func buildAndRun(m *testing.M) int {
 	return m.Run()
 }
 
-// lockconform runs one command line.
+// lockconform runs lockconform in this process.
 func lockconform(args ...string) (code int, stdout, stderr string) {
 	var out, errs strings.Builder
 	code = mainCode(args, &out, &errs)
 	return code, out.String(), errs.String()
 }
 
-// conform runs cases against the locker. A pattern is of the levels 1 to 4, or of a part on all levels:
-// "rwlock:drain".
+// conform runs the cases that match pattern against the locker, on levels 1 to 4. A pattern with a
+// part, such as "rwlock:drain", selects the cases of that part on all levels.
 func conform(t *testing.T, pattern string, flags ...string) (code int, cases []judged) {
 	t.Helper()
 	args := []string{"--json", "-p", "8", "--run", pattern}
@@ -82,14 +82,15 @@ func requirePassed(t *testing.T, flags ...string) {
 		require.Greater(t, len(cases), most)
 		for _, c := range cases {
 			if c.Level > 4 && len(flags) > 0 {
-				continue // what the plain locker does not claim
+				continue // the plain locker does not claim this level
 			}
 			assert.Equal(t, "ok", c.Result, "%s: expected %s; seen %s", c.Name, c.Expected, c.Seen)
 		}
 	}
 }
 
-// The library passes the cases that no stalled program fails: no lease of 2 s decides them.
+// TestConformLibrary checks the library with the cases that do not depend on a 2 s lease, so a
+// stalled machine cannot fail them.
 func TestConformLibrary(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"free", "name", "ttl", "ttl-fraction", "held", "tombstone", "release", "release-exact", "rwlock:read", "rwlock:write", "rwlock:try-write", "semaphore:permit"} {
@@ -98,7 +99,8 @@ func TestConformLibrary(t *testing.T) {
 	}
 }
 
-// weaknesses are the rules that the plain locker can break, and a case that catches each by one exchange.
+// weaknesses maps each rule that the plain locker can break to a case that detects the breach in a
+// single exchange.
 var weaknesses = map[string]string{
 	"unconditional-delete": "release-exact",
 	"dropped-ttl":          "ttl",
@@ -122,7 +124,8 @@ var weaknesses = map[string]string{
 	"takes-any-answer":     "answer-of-another",
 }
 
-// slowWeaknesses are those that show by the end of a lease, or by what never happens.
+// slowWeaknesses maps the rules whose breach shows only when a lease ends, or when something fails
+// to happen.
 var slowWeaknesses = map[string]string{
 	"validity-from-answer":      "validity",
 	"late-answers":              "late-answer",
@@ -176,7 +179,7 @@ var slowWeaknesses = map[string]string{
 	"deletes-all-before":        "out-of-turn-others",
 }
 
-// caught requires that a case catches a weakness.
+// caught requires that the named case fails a locker with the weakness.
 func caught(t *testing.T, weakness, name string) {
 	t.Helper()
 	code, cases := conform(t, name, "-plain", "-weak", weakness)
@@ -186,7 +189,8 @@ func caught(t *testing.T, weakness, name string) {
 	require.NotEmpty(t, cases[0].Seen)
 }
 
-// Each rule that a locker breaks is found by the case that is about it.
+// TestConformWeak checks that each rule broken by the locker is reported by the case written for
+// it.
 func TestConformWeak(t *testing.T) {
 	t.Parallel()
 	for weakness, name := range weaknesses {
@@ -197,13 +201,14 @@ func TestConformWeak(t *testing.T) {
 	}
 }
 
-// The library and the plain locker pass all cases, so each weakness is what its case finds, and finds again.
+// TestConformPlain checks that the library and the plain locker pass all cases, which shows that
+// when a case fails a weakened locker, the weakness is the reason.
 func TestConformPlain(t *testing.T) {
 	tier.Proof(t)
 	requirePassed(t)
 	requirePassed(t, "-plain")
 	for _, name := range []string{"bucket-alone", "rwlock:drain-twice", "rwlock:drain-incomplete"} {
-		caught(t, "any-bucket", name) // it takes a bucket with replicas or a mirror for one without
+		caught(t, "any-bucket", name) // treats a replicated or mirrored bucket as a plain one
 	}
 	for _, name := range []string{"queue", "predecessor", "place-renewal"} {
 		caught(t, "waits-for-nobody", name)
@@ -221,7 +226,8 @@ func TestConformPlain(t *testing.T) {
 	}
 }
 
-// A broken rule of a write comes first in what is said, whatever the case has found.
+// TestConformRuleFirst checks that the verdict leads with a broken write rule, even if the case
+// itself has found something else.
 func TestConformRuleFirst(t *testing.T) {
 	t.Parallel()
 	code, cases := conform(t, "ttl", "-plain", "-weak", "writes-floats")
@@ -231,7 +237,8 @@ func TestConformRuleFirst(t *testing.T) {
 	require.Contains(t, cases[0].Seen, "then expected: ")
 }
 
-// On a machine that stops nothing is the fault of the program, but the writes that it has sent.
+// TestConformSlowMachine checks that on a stalling machine the program is blamed only for the
+// writes that it has sent. Everything else may be the machine's fault.
 func TestConformSlowMachine(t *testing.T) {
 	t.Parallel()
 	srv, err := startServer(t.TempDir(), 0)
@@ -251,7 +258,8 @@ func TestConformSlowMachine(t *testing.T) {
 	require.Zero(t, len((&command{Names: "held", Only: 2, Level: 2}).chosen()), "a case of another level than the only one")
 }
 
-// What the program does wrong before any lock is said.
+// TestConformProgram checks the errors for a bad command line and for a program that fails before
+// it requests a lock.
 func TestConformProgram(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

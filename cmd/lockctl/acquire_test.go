@@ -24,10 +24,10 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// aHandle is well formed, and of no lock.
+// aHandle is well formed but names no existing lock.
 const aHandle = "natslock-script-1:lock.x:244ZE2GGPYRAYNQN3QQRZTACUM:2200133660454592:60"
 
-// scripted is what acquire --json and extend --json print.
+// scripted is the output of acquire --json and extend --json.
 type scripted struct {
 	Handle, Kind, Mode, Name, ID string
 	Slot                         *int
@@ -37,7 +37,7 @@ type scripted struct {
 	Expires                      time.Time
 }
 
-// word runs a command that prints a handle.
+// word runs a command that prints a handle, and returns the handle.
 func word(t *testing.T, s *testutil.Server, args ...string) string {
 	t.Helper()
 	code, out, errs := run(t, s, args...)
@@ -47,7 +47,7 @@ func word(t *testing.T, s *testutil.Server, args ...string) string {
 	return strings.TrimSpace(out)
 }
 
-// extend extends the lock of a handle, and returns for how many seconds the script is alone.
+// extend extends the lock with the given handle and returns how many seconds it stays valid.
 func extend(t *testing.T, s *testutil.Server, handle string, flags ...string) int {
 	t.Helper()
 	code, out, errs := run(t, s, append([]string{"extend", handle}, flags...)...)
@@ -57,7 +57,7 @@ func extend(t *testing.T, s *testutil.Server, handle string, flags ...string) in
 	return seconds
 }
 
-// refused runs a command that has a bad handle.
+// refused requires that the command rejects the handle with this exit code and message.
 func refused(t *testing.T, s *testutil.Server, code int, says, command, handle string) {
 	t.Helper()
 	got, out, errs := run(t, s, command, handle)
@@ -68,7 +68,7 @@ func refused(t *testing.T, s *testutil.Server, code int, says, command, handle s
 
 const notHeld = "is not held by this handle any more, and "
 
-// sort is a sort of lock that a script takes, and the flags of those that it keeps out.
+// sort is a kind of lock that a script can acquire. The others flags request a conflicting lock.
 type sort struct {
 	name, kind, mode string
 	flags, others    []string
@@ -83,7 +83,7 @@ func sorts() []sort {
 	}
 }
 
-// heldBy is the holder whose claim a handle names; zero: it is none.
+// heldBy returns the holder that the handle names, or the zero holder if there is none.
 func heldBy(t *testing.T, s *testutil.Server, name, handle string) holder {
 	t.Helper()
 	for _, l := range locks(t, s, "info", name) {
@@ -100,7 +100,7 @@ func heldBy(t *testing.T, s *testutil.Server, name, handle string) holder {
 	return holder{}
 }
 
-// behind starts a command that the holder of a lock keeps out, and waits until it waits.
+// behind starts a command that needs a conflicting lock, and returns once it is queued.
 func (k sort) behind(t *testing.T, s *testutil.Server, name, line string) *process {
 	t.Helper()
 	p := start(t, s, slices.Concat([]string{"run"}, k.others, []string{name, "-c", line})...)
@@ -108,8 +108,8 @@ func (k sort) behind(t *testing.T, s *testutil.Server, name, line string) *proce
 	return p
 }
 
-// A script holds its lock by the handle over commands that are processes of their own, with the
-// token, the metadata and the owner of the acquire. Nobody else gets it before the release.
+// TestAcquire checks that a handle carries a lock across separate processes, with the token, the
+// metadata and the owner from acquire, and that no other client gets the lock before the release.
 func TestAcquire(t *testing.T) {
 	t.Parallel()
 	for _, k := range sorts() {
@@ -155,7 +155,8 @@ func TestAcquire(t *testing.T) {
 	}
 }
 
-// Others see the script as the holder, and not the lockctl that has ended.
+// TestAcquireOwner checks that the script is listed as the holder, rather than the lockctl process
+// that acquired the lock and has exited.
 func TestAcquireOwner(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -171,8 +172,9 @@ func TestAcquireOwner(t *testing.T) {
 	require.Contains(t, out, h.Owner)
 }
 
-// An operator's break of a lock that a script holds lets nobody in before the script has released
-// it, or its TTL has passed. The script's next command tells it. A break with --now does not wait.
+// TestAcquireBroken checks that breaking a script's lock lets no other client in until the script
+// releases it or its TTL passes, and that the script's next command reports the break. A break with
+// --now does not wait.
 func TestAcquireBroken(t *testing.T) {
 	t.Parallel()
 	for _, k := range sorts() {
@@ -182,7 +184,7 @@ func TestAcquireBroken(t *testing.T) {
 			flags := strings.Join(k.flags, " ")
 			dir := t.TempDir()
 			file := func(name string) string { return filepath.Join(dir, name) }
-			// A works until it is told to go on.
+			// A works until the test creates the file "go".
 			a := startScript(t, s, `H=$("$lockctl" acquire x --ttl 30s `+flags+`) || exit
 				echo "$H" > `+file("handle")+`
 				until [ -e `+file("go")+` ]; do sleep 0.05; done
@@ -214,7 +216,8 @@ func TestAcquireBroken(t *testing.T) {
 	}
 }
 
-// A lock that a program has handed over is no script's. Its break waits for its end, or lets the next one in at once.
+// TestBreakHandedOver checks that a script cannot extend a lock that a program has handed off, and
+// that breaking the lock waits for the holder to stop or the lease to end, unless --now is given.
 func TestBreakHandedOver(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -236,7 +239,8 @@ func TestBreakHandedOver(t *testing.T) {
 	require.Empty(t, locks(t, s, "ls"))
 }
 
-// A lock that expires between two commands of a script is lost, and the next command says so.
+// TestAcquireLost checks that when a lock expires between two commands of a script, the next
+// command reports the loss.
 func TestAcquireLost(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -261,7 +265,7 @@ func TestAcquireLost(t *testing.T) {
 	}
 }
 
-// Scripts that want the same lock take turns.
+// TestAcquireRace checks that scripts competing for a lock take turns.
 func TestAcquireRace(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -289,7 +293,8 @@ func TestAcquireRace(t *testing.T) {
 	require.Empty(t, locks(t, s, "ls"))
 }
 
-// The lock of a script that was killed is free when its TTL has passed.
+// TestAcquireKilled checks that a killed script's lock is granted to others after its TTL, and not
+// before.
 func TestAcquireKilled(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -306,7 +311,7 @@ func TestAcquireKilled(t *testing.T) {
 	refused(t, s, 75, notHeld, "release", handle)
 }
 
-// acquire waits, and gives up, as run does.
+// TestAcquireWaits checks that acquire waits and gives up as run does.
 func TestAcquireWaits(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -329,7 +334,7 @@ func TestAcquireWaits(t *testing.T) {
 	extend(t, s, strings.TrimSpace(p.out.String()))
 }
 
-// With --json the script learns the token and the end.
+// TestAcquireJSON checks that --json reports the token and the expiry.
 func TestAcquireJSON(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -351,7 +356,8 @@ func TestAcquireJSON(t *testing.T) {
 	require.True(t, second.ValidUntil.After(first.ValidUntil))
 }
 
-// A handle that nobody can read keeps nobody out.
+// TestAcquireUnread checks that acquire releases the lock if it cannot print the handle, because
+// otherwise no script could.
 func TestAcquireUnread(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -376,7 +382,7 @@ func TestAcquireUnread(t *testing.T) {
 	}
 }
 
-// script is a shell that runs lockctl.
+// script is a running shell script that calls lockctl.
 type script struct {
 	t    *testing.T
 	cmd  *exec.Cmd
@@ -400,7 +406,7 @@ func startScript(t *testing.T, s *testutil.Server, text string) *script {
 	return p
 }
 
-// wait returns the exit code.
+// wait waits for the script to exit and returns its exit code.
 func (p *script) wait() int {
 	p.t.Helper()
 	select {

@@ -17,7 +17,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// bare runs a line of a shell with nothing in its environment. "$0" is lockctl, and "$1" the server.
+// bare runs a shell command line in an environment that has only PATH and env. "$0" is lockctl and
+// "$1" the server's URL.
 func bare(t *testing.T, s *testutil.Server, line string, env ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	cmd := exec.CommandContext(timeout(t), "/bin/sh", "-c", line, binary, s.URL())
@@ -29,7 +30,8 @@ func bare(t *testing.T, s *testutil.Server, line string, env ...string) (code in
 	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
 }
 
-// What cannot be there in the environment of a service or a container is not missed.
+// TestBareEnvironment checks that lockctl works in the sparse environment of a service or
+// container.
 func TestBareEnvironment(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -56,7 +58,7 @@ func TestBareEnvironment(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			dir, err := os.MkdirTemp("", "bare-") // within reach of other users
+			dir, err := os.MkdirTemp("", "bare-") // readable by other users
 			require.NoError(t, err)
 			t.Cleanup(func() { os.RemoveAll(dir) })
 			if c.needs != "" {
@@ -78,8 +80,8 @@ const (
 	firstProcess = `exec unshare -rpf --mount-proc `
 )
 
-// As the first process of a container lockctl has the orphans of its command for children. None
-// of them stays when it has ended.
+// TestFirstProcess checks that lockctl as PID 1 of a container, which inherits its command's
+// orphans, reaps them when they exit.
 func TestFirstProcess(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -103,7 +105,8 @@ func TestFirstProcess(t *testing.T) {
 	require.Equal(t, "collected\n", out)
 }
 
-// nohup is for the server too, and for the command under a lock.
+// TestNohup checks that nohup protects every long-running command of lockctl from a hangup,
+// including the server and a command under a lock.
 func TestNohup(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()

@@ -16,8 +16,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// A bucket that is not there is an error, whatever is asked of it: a typo must not
-// show locks as free, nor make a second bucket.
+// TestNoBucket checks that every command fails if the bucket does not exist: a mistyped name must
+// neither show locks as free nor create another bucket.
 func TestNoBucket(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -44,7 +44,8 @@ func TestNoBucket(t *testing.T) {
 	require.Empty(t, errs, "it is there")
 }
 
-// The development server prints its address when the bucket is there.
+// TestServerHasBucket checks that the development server has created the bucket by the time it
+// prints its address.
 func TestServerHasBucket(t *testing.T) {
 	t.Parallel()
 	p := start(t, nil, "--bucket", "ours", "server", "--port", "0", "--dir", filepath.Join(t.TempDir(), "kept"))
@@ -57,8 +58,8 @@ func TestServerHasBucket(t *testing.T) {
 	require.Empty(t, p.err.String())
 }
 
-// On a cluster lockctl makes a bucket with three replicas, unless --replicas says
-// otherwise.
+// TestReplicasOnCluster checks that lockctl creates a bucket with three replicas on a cluster,
+// unless --replicas says otherwise.
 func TestReplicasOnCluster(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunCluster(t, 3).Servers()[0]
@@ -88,7 +89,8 @@ func TestReplicasOnCluster(t *testing.T) {
 	require.Equal(t, 3, replicas("c"))
 }
 
-// Only the servers of a domain know whether they are a cluster.
+// TestReplicasInDomain checks that the bucket gets one replica if the domain's servers are not a
+// cluster. Only those servers know.
 func TestReplicasInDomain(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t, testutil.WithConfig(func(o *server.Options) { o.JetStreamDomain = "hub" }))
@@ -100,7 +102,8 @@ func TestReplicasInDomain(t *testing.T) {
 	require.Contains(t, errs, "replicas 1")
 }
 
-// Nobody has the lock that a full bucket refuses: no conflict.
+// TestFullBucket checks that a lock refused because the bucket is full is not reported as a
+// conflict.
 func TestFullBucket(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()

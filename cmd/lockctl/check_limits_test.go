@@ -10,7 +10,8 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// At a limit a lock is within it, and beyond it by the smallest step.
+// TestCheckLimits checks that a lock exactly at a limit passes and that one just beyond it does
+// not.
 func TestCheckLimits(t *testing.T) {
 	now := time.Now()
 	ago := func(d time.Duration) time.Time { return now.Add(-d) }
@@ -24,7 +25,7 @@ func TestCheckLimits(t *testing.T) {
 	held := func(h admin.Holder) admin.Info {
 		return admin.Info{Kind: admin.KindMutex, Name: "x", Holder: &h}
 	}
-	// A lease of 15 s is renewed after 5 s.
+	// A 15 s lease is renewed after 5 s.
 	renewed := func(before time.Duration, set func(*admin.Holder)) admin.Info {
 		h := admin.Holder{Holder: natslock.Holder{Since: now, Expires: ago(before).Add(15 * time.Second)}, TTL: 15 * time.Second}
 		set(&h)
@@ -73,7 +74,7 @@ func TestCheckLimits(t *testing.T) {
 	}
 }
 
-// The limit that a lock is furthest beyond is reported.
+// TestCheckWorst checks that check reports the limit that the lock exceeds by the most.
 func TestCheckWorst(t *testing.T) {
 	now := time.Now()
 	info := admin.Info{Kind: admin.KindMutex, Name: "x", Holder: &admin.Holder{Holder: natslock.Holder{Owner: "web-1", Host: "a", Since: now.Add(-2 * time.Minute)}},

@@ -14,13 +14,14 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// The limits of a group: what nobody owns, what is in motion, and that somebody is a member.
+// TestCheckPartitions checks the limits of a group: its members, its unowned partitions and those
+// in motion.
 func TestCheckPartitions(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	c := client(t, s)
 	enlist(t, c, "ingest", "w0", 1, 8)
-	for k, id := range []string{"w0", "gone"} { // and six are nobody's
+	for k, id := range []string{"w0", "gone"} { // the other six are unowned
 		own(t, c, "ingest", k, id)
 	}
 	own(t, c, "left", 0, "gone")
@@ -59,8 +60,8 @@ func TestCheckPartitions(t *testing.T) {
 	require.Equal(t, []string{"ingest"}, complete(t, s, "lockctl check --partitions i"))
 }
 
-// A bucket whose majority is away, and one that is unfit, is none of which ls and check could say that nobody holds a
-// lock, and top says what is wrong.
+// TestNobodyKnows checks that ls and check report no lock as free if the bucket has lost its
+// majority or is misconfigured, and that top says what is wrong.
 func TestNobodyKnows(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -83,7 +84,7 @@ func TestNobodyKnows(t *testing.T) {
 	cluster.StopServer(2)
 	v.shows("no leader for", "Nobody gets a lock")
 	v.hides("no locks")
-	exit(69) // although a leader without a majority may still answer
+	exit(69) // although a leader without a majority may still reply
 	cluster.Restart(1)
 	cluster.Restart(2)
 	v.shows("connected", "no locks")
@@ -100,8 +101,9 @@ func TestNobodyKnows(t *testing.T) {
 	exit(78)
 }
 
-// While most servers are away, watch says so, and the screen of top with 80 columns and with 200. What top shows is as last
-// read: a lease that may have been renewed since has no known holder, and none is said to have expired.
+// TestLiveWithoutMajority checks that watch and top report the loss of the majority, and that top
+// keeps what it last read: a lease may have been renewed since then, so top must not show it as
+// expired.
 func TestLiveWithoutMajority(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()

@@ -22,13 +22,12 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// complete returns the words that lockctl offers a shell for a line, with the cursor at its
-// end.
+// complete returns the words that lockctl offers the shell when the cursor is at the end of line.
 func complete(t *testing.T, s *testutil.Server, line string) []string {
 	t.Helper()
 	env := []string{"COMP_LINE=" + line}
 	if s != nil {
-		env = append(env, "NATS_TIMEOUT=20s") // it does answer, if the machine lets it
+		env = append(env, "NATS_TIMEOUT=20s") // long enough for a busy machine
 	}
 	p := startWith(t, s, "", env)
 	require.Zero(t, p.wait())
@@ -36,7 +35,8 @@ func complete(t *testing.T, s *testutil.Server, line string) []string {
 	return strings.Fields(p.out.String())
 }
 
-// Servers that say nothing cost no more than a moment, and no message.
+// TestCompletionWithoutServer checks that completion gives up quietly and quickly when no server
+// responds.
 func TestCompletionWithoutServer(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -48,12 +48,12 @@ func TestCompletionWithoutServer(t *testing.T) {
 		mutes = append(mutes, "nats://"+silent.Addr().String())
 	}
 	began := time.Now()
-	require.Empty(t, complete(t, nil, "lockctl -s "+strings.Join(mutes, ",")+" info ")) // a second each
+	require.Empty(t, complete(t, nil, "lockctl -s "+strings.Join(mutes, ",")+" info ")) // a second each would take 16 s
 	require.Less(t, time.Since(began), 12*time.Second)
 }
 
-// A tab in each shell completes commands, flags, values and names, and what is the shell's own
-// behind them.
+// TestCompletionByTab presses Tab in each shell to complete commands, flags, values and names, and
+// checks that what follows "--" is left to the shell.
 func TestCompletionByTab(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t)
@@ -84,7 +84,7 @@ func TestCompletionByTab(t *testing.T) {
 			}()
 			var out kit.Log
 			go func() { _, _ = io.Copy(&out, terminal) }()
-			// types types, and waits for what the shell makes of it.
+			// types types text and waits for the shell to display want.
 			types := func(text, want string) {
 				t.Helper()
 				before := len(out.String())
@@ -101,13 +101,13 @@ func TestCompletionByTab(t *testing.T) {
 				{"lockctl run orders.42 -- ./dep", "./deploy-script "},
 			} {
 				types(tab.text+"\t", tab.want)
-				types("\x15", "") // empties the line
+				types("\x15", "") // clears the line
 			}
 		})
 	}
 }
 
-// The reference is what "go generate" makes of the commands.
+// TestReference checks that the reference page is up to date with the commands.
 func TestReference(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "lockctl.md")

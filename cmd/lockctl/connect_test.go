@@ -32,7 +32,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// withEnv runs lockctl to its end with variables set.
+// withEnv runs lockctl with additional environment variables and waits for it to exit.
 func withEnv(t *testing.T, s *testutil.Server, env []string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	p := startWith(t, s, "", env, args...)
@@ -40,8 +40,8 @@ func withEnv(t *testing.T, s *testutil.Server, env []string, args ...string) (co
 	return code, p.out.String(), p.err.String()
 }
 
-// Every way to log in, by flag, by variable and by context, on a server that
-// lets in nobody else.
+// TestLogin checks each way to authenticate, by flag, variable and context, on a server that
+// refuses everyone else.
 func TestLogin(t *testing.T) {
 	t.Parallel()
 	user, err := nkeys.CreateUser()
@@ -111,7 +111,7 @@ func TestLogin(t *testing.T) {
 	}
 }
 
-// A domain's bucket is not the one without.
+// TestDomain checks that a bucket in a domain is not mistaken for one outside it.
 func TestDomain(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t, testutil.WithConfig(func(o *server.Options) { o.JetStreamDomain = "hub" }))
@@ -136,8 +136,7 @@ func TestDomain(t *testing.T) {
 	}
 }
 
-// A server that trusts only the clients of its own authority, and is trusted by
-// nobody else's.
+// TestTLS uses a server that accepts only clients with a certificate from its own private CA.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -190,7 +189,7 @@ func TestTLS(t *testing.T) {
 	require.Equal(t, 69, code, "without --tlsfirst both wait for the other to begin")
 }
 
-// authority makes certificates.
+// authority is a CA that issues certificates for the tests.
 type authority struct {
 	t    *testing.T
 	dir  string
@@ -210,7 +209,7 @@ func newAuthority(t *testing.T, dir string) *authority {
 	return a
 }
 
-// issue returns the files of a certificate and its key.
+// issue issues a certificate and returns the files of the certificate and its key.
 func (a *authority) issue(name string, set ...func(*x509.Certificate)) (cert, key string) {
 	return a.write(name, &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
@@ -221,7 +220,7 @@ func (a *authority) issue(name string, set ...func(*x509.Certificate)) (cert, ke
 
 func (a *authority) write(name string, template *x509.Certificate, set ...func(*x509.Certificate)) (cert, key string) {
 	a.t.Helper()
-	template.NotBefore, template.NotAfter = time.Now().Add(-time.Hour), time.Now().AddDate(0, 1, 0) // later than the doctor warns of
+	template.NotBefore, template.NotAfter = time.Now().Add(-time.Hour), time.Now().AddDate(0, 1, 0) // longer than the doctor's warning period
 	for _, set := range set {
 		set(template)
 	}
@@ -240,8 +239,8 @@ func (a *authority) write(name string, template *x509.Certificate, set ...func(*
 	return cert, key
 }
 
-// The development server keeps what it has, says where it is to whoever starts another one
-// for the same directory, and ends cleanly.
+// TestServer checks that the development server keeps its data across restarts, tells a second
+// server on the same directory where the first one listens, and exits cleanly.
 func TestServer(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "kept")
@@ -281,14 +280,15 @@ func TestServer(t *testing.T) {
 	line(t, p)
 	kept, err := filepath.Glob(filepath.Join(home, "*", "lockctl", "jetstream"))
 	require.NoError(t, err)
-	if runtime.GOOS != "darwin" { // there the cache is in Library
+	if runtime.GOOS != "darwin" { // macOS keeps the cache in ~/Library
 		require.Len(t, kept, 1, "under the user's cache directory")
 	}
 	code, _, _ := run(t, nil, "server", "--port", "70000")
 	require.Equal(t, 64, code)
 }
 
-// A token in the URL of a server is not shown, neither by a diagnosis nor over an outage.
+// TestTokenIsNotShown checks that neither the doctor nor an outage message reveals a token in the
+// server's URL.
 func TestTokenIsNotShown(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t, testutil.WithConfigText(`authorization { token: s3cret }`))
@@ -308,7 +308,7 @@ func TestTokenIsNotShown(t *testing.T) {
 	require.NotContains(t, p.err.String(), "s3cret")
 }
 
-// line waits for the first line of output.
+// line waits for the first line of output and returns it.
 func line(t *testing.T, p *process) (text string) {
 	t.Helper()
 	kit.Eventually(t, "a line of lockctl "+p.args, func() bool {
@@ -319,7 +319,8 @@ func line(t *testing.T, p *process) (text string) {
 	return text
 }
 
-// The certificate of a server ends: a warning before, an error of that server after.
+// TestDoctorReadsCertificates checks that the doctor warns of a server certificate about to expire,
+// and reports an expired one as an error of that server.
 func TestDoctorReadsCertificates(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()

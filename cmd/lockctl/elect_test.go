@@ -18,14 +18,14 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// leads waits until somebody leads x with a token, and returns what info shows of that.
+// leads waits until x has a leader with the token, and returns it as info shows it.
 func leads(t *testing.T, s *testutil.Server, token string) *holder {
 	t.Helper()
 	return await(t, s, "x", "a leader with token "+token, func(l lock) bool { return l.Holder != nil && uintString(l.Holder.Token) == token }).Holder
 }
 
-// candidate starts a candidate. Its command appends the token of each term to a file, keeps
-// its pid in another one, and ends with code 7 at a TERM.
+// candidate starts a candidate whose command appends the token of each term to file, writes its PID
+// to file.pid, and exits with code 7 on SIGTERM.
 func candidate(t *testing.T, s *testutil.Server, file string, flags ...string) *process {
 	t.Helper()
 	args := append(append([]string{"elect"}, flags...), "x", "--", "sh", "-c",
@@ -33,7 +33,7 @@ func candidate(t *testing.T, s *testutil.Server, file string, flags ...string) *
 	return start(t, s, args...)
 }
 
-// terms returns the tokens of a candidate's terms, once there are n.
+// terms waits until a candidate has had n terms, and returns their tokens.
 func terms(t *testing.T, file string, n int) (tokens []string) {
 	t.Helper()
 	kit.Eventually(t, "a term", func() bool {
@@ -44,8 +44,8 @@ func terms(t *testing.T, file string, n int) (tokens []string) {
 	return tokens
 }
 
-// Of two candidates one leads. When its process is killed, its command dies with it, and the
-// other one leads when the lease is over.
+// TestElectKilled checks that when the leader's lockctl is killed its command dies too, and the
+// other candidate leads once the lease expires.
 func TestElectKilled(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -59,7 +59,7 @@ func TestElectKilled(t *testing.T) {
 	l := leads(t, s, uintString(uint64(token)))
 	require.Equal(t, map[string]string{"value": "one"}, l.Meta)
 	require.Equal(t, first.cmd.Process.Pid, l.PID)
-	second := candidate(t, s, file("2"), "--ttl", "10m", "--value", "two") // a busy machine may lose a short lease
+	second := candidate(t, s, file("2"), "--ttl", "10m", "--value", "two") // on a busy machine a short lease could be lost
 	awaitQueue(t, s, "x", 1)
 	require.NoFileExists(t, file("2"))
 
@@ -77,8 +77,8 @@ func TestElectKilled(t *testing.T) {
 	require.Empty(t, locks(t, s, "info", "x"))
 }
 
-// A signal to the leader goes to its command. lockctl resigns when that has ended, and the
-// next candidate leads at once.
+// TestElectResigns checks that the leader passes a signal on to its command and resigns when the
+// command has exited, so that the next candidate leads immediately.
 func TestElectResigns(t *testing.T) {
 	t.Parallel()
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
@@ -111,8 +111,8 @@ func TestElectResigns(t *testing.T) {
 	}
 }
 
-// A candidate whose command has ended campaigns again, behind the others, until a signal
-// asks it to end. USR1 is only for the command.
+// TestElectAgain checks that a candidate whose command has exited campaigns again at the end of the
+// queue until a signal ends it. USR1 goes to the command only.
 func TestElectAgain(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -138,8 +138,8 @@ func TestElectAgain(t *testing.T) {
 	require.Equal(t, 128+15, second.wait())
 }
 
-// A term that an operator breaks takes its group with it. The candidate campaigns again
-// and leads when the group is gone.
+// TestElectBroken checks that breaking a term ends the whole process group, and that the candidate
+// campaigns and leads again after that.
 func TestElectBroken(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -162,13 +162,13 @@ func TestElectBroken(t *testing.T) {
 	require.Contains(t, p.err.String(), "campaigning for x again")
 	p.signal(syscall.SIGTERM)
 	require.Equal(t, 128+15, p.wait())
-	// lockctl leaves processes alone whose command has ended by itself.
+	// If a command exits by itself, lockctl leaves its remaining processes alone.
 	require.NoError(t, syscall.Kill(int(number(t, file("stubborn"))), syscall.SIGKILL))
 	require.Empty(t, locks(t, s, "ls"))
 }
 
-// Cut off from the server for longer than its lease, the leader ends its command in time. It
-// leads again when the server is back.
+// TestElectOutage checks that a leader cut off from the server ends its command before its lease
+// expires, and leads again once the server is back.
 func TestElectOutage(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -192,8 +192,8 @@ func TestElectOutage(t *testing.T) {
 	require.Equal(t, 7, p.wait())
 }
 
-// A leader that is stopped does not work beside the next one: its guard ends the command.
-// When it goes on it campaigns again.
+// TestElectStopped checks that the command of a suspended leader does not run alongside the next
+// leader's, because the guard ends it. When the leader is resumed, it campaigns again.
 func TestElectStopped(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -203,7 +203,7 @@ func TestElectStopped(t *testing.T) {
 	first := candidate(t, s, one, "--ttl", "5s")
 	number(t, one)
 	pid := int(number(t, one+".pid"))
-	second := candidate(t, s, two, "--ttl", "10m") // a busy machine may lose a short lease
+	second := candidate(t, s, two, "--ttl", "10m") // on a busy machine a short lease could be lost
 	awaitQueue(t, s, "x", 1)
 	pause(t, first)
 	number(t, two)
@@ -218,7 +218,8 @@ func TestElectStopped(t *testing.T) {
 	require.Equal(t, 7, first.wait())
 }
 
-// --once ends after one term, as "lockctl run" does.
+// TestElectExitCodes checks that elect --once exits after one term, with the exit codes of "lockctl
+// run".
 func TestElectExitCodes(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -254,7 +255,8 @@ func TestElectExitCodes(t *testing.T) {
 	require.Empty(t, locks(t, s, "ls"))
 }
 
-// info shows the leader and its value, and watch the changes of the leader.
+// TestElectShown checks that info shows the leader and its value, and that watch reports changes of
+// leader.
 func TestElectShown(t *testing.T) {
 	t.Parallel()
 	s := serve(t)

@@ -14,8 +14,9 @@ import (
 	"github.com/natslock/locks/internal/verify/tier"
 )
 
-// How lockctl can end, and what its command, the rest of its group and the lock get. The command
-// and its child note each signal, and end by none of them: see docs/operate/lockctl.md.
+// TestEnds checks, for each way in which lockctl can end, what happens to the command, its process
+// group and the lock, as documented in docs/operate/lockctl.md. The command and its child record
+// every signal and exit on none.
 func TestEnds(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -30,13 +31,13 @@ func TestEnds(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name   string
-		args   []string // of lockctl, before the name of the lock
+		args   []string // flags of lockctl, ahead of the lock's name
 		by     func(*process)
-		signal string // what the command and its child get
-		killed bool   // --kill-after later they get KILL
-		ends   bool   // lockctl does, or has ended
+		signal string // received by the command and its child
+		killed bool   // the group gets KILL after --kill-after
+		ends   bool   // lockctl exits
 		code   int
-		free   bool // the lock is free then, before the end of its lease
+		free   bool // the lock is freed before the lease ends
 	}{
 		{"killed", []string{"run"}, lockctl(syscall.SIGKILL), "TERM", true, true, -1, false},
 		{"a killed leader", []string{"elect"}, lockctl(syscall.SIGKILL), "TERM", true, true, -1, false},
@@ -70,7 +71,7 @@ func TestEnds(t *testing.T) {
 					echo $$ > DIR/WHO; while :; do sleep 0.02; done`, "WHO", who)
 			}
 			require.NoError(t, os.WriteFile(filepath.Join(dir, "child.sh"), []byte(strings.ReplaceAll(notes("child"), "DIR", dir)), 0o600))
-			// A shell has its background ignore INT and QUIT.
+			// A shell makes its background processes ignore INT and QUIT.
 			p := start(t, s, append(c.args, "--ttl", ttl, "--kill-after", killAfter.String(), "x", "--", "sh", "-c",
 				strings.ReplaceAll("env --default-signal=INT,QUIT sh DIR/child.sh & until test -s DIR/child; do sleep 0.01; done; "+notes("command"), "DIR", dir))...)
 			p.url = s.URL()

@@ -8,10 +8,10 @@ import (
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
 )
 
-// No terminal reads what a run inside the tests prints.
+// Output is compared as text, so a run inside the tests must not print colors.
 func init() { text.DisableColors() }
 
-// Main runs lockctl in this process, with an environment of its own and without signals.
+// Main runs lockctl in this process, with its own environment and without signal handling.
 func Main(environ []string, stdin io.Reader, stdout, stderr io.Writer, args ...string) (code int) {
 	return mainCode(console.New(environ, stdin, stdout, stderr), args)
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/natslock/locks/internal/verify/tier"
 )
 
-// guardOf returns the pid of a lockctl's guard; 0: there is none.
+// guardOf returns the PID of the guard that belongs to a lockctl process, or 0 if there is none.
 func guardOf(lockctl int) int {
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, path := range stats {
@@ -35,13 +35,13 @@ func guardOf(lockctl int) int {
 	return 0
 }
 
-// A guard that is killed gets a successor.
+// TestGuardKilled checks that lockctl replaces a killed guard.
 func TestGuardKilled(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	file := filepath.Join(t.TempDir(), "pid")
 	p := start(t, s, "run", "x", "--", "sh", "-c", "sh -c 'echo $$ > "+file+"; exec sleep 60' & wait")
-	stranger := int(number(t, file)) // that dies with nobody by itself
+	stranger := int(number(t, file)) // a grandchild that only the guard will kill
 	var first, second int
 	kit.Eventually(t, "a guard", func() bool { first = guardOf(p.cmd.Process.Pid); return first != 0 })
 	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", first))
@@ -56,8 +56,8 @@ func TestGuardKilled(t *testing.T) {
 	gone(t, second)
 }
 
-// A binary that was replaced, or is gone, while lockctl waited has a guard all the same: the one
-// that it was.
+// TestBinaryReplaced checks that lockctl can still start its guard if its binary was replaced or
+// deleted while it waited: the guard runs the original binary.
 func TestBinaryReplaced(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()

@@ -18,8 +18,9 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// A history goes on some time after the bucket has a new leader, and lacks what others have replaced by then: after up to
-// 20 s if its own leader has stayed, and after up to 45 s if it has a new one. The doctor gives these times as the reason.
+// TestHistoryOverElection checks how long a history stalls after the bucket has elected a new
+// leader, losing the records replaced meanwhile: up to 20 s if the history keeps its own leader,
+// and up to 45 s if that changes too. The doctor quotes these times.
 func TestHistoryOverElection(t *testing.T) {
 	tier.Proof(t)
 	for name, c := range map[string]struct {
@@ -80,7 +81,7 @@ func TestHistoryOverElection(t *testing.T) {
 			led := grows("KV_natslock")
 			copied := grows("HISTORY_natslock")
 			t.Logf("%v until the bucket had a leader, %v more until the history went on", led.Sub(killed), copied.Sub(led))
-			require.Less(t, copied.Sub(led), c.most+5*time.Second) // a busy machine
+			require.Less(t, copied.Sub(led), c.most+5*time.Second) // allowance for a busy machine
 		})
 	}
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// remembered runs a server whose bucket has a history that copies what is written.
+// remembered runs a server whose bucket has a working history.
 func remembered(t *testing.T) *testutil.Server {
 	t.Helper()
 	s := serve(t)
@@ -30,8 +30,8 @@ func remembered(t *testing.T) *testutil.Server {
 	return s
 }
 
-// remember makes a history, and returns when it copies what is written. The server begins
-// with that a moment later.
+// remember creates a history and waits until it copies from the bucket. The server starts doing so
+// only a moment later.
 func remember(t *testing.T, s *testutil.Server, flags ...string) {
 	t.Helper()
 	code, _, errs := run(t, s, append(flags, "init", "-f", "--history", "7d")...)
@@ -39,7 +39,7 @@ func remember(t *testing.T, s *testutil.Server, flags ...string) {
 	sourcing(t, s)
 }
 
-// sourcing returns when the history copies what is written.
+// sourcing waits until the history copies from the bucket.
 func sourcing(t *testing.T, s *testutil.Server) {
 	t.Helper()
 	js := jetStream(t, s)
@@ -53,8 +53,8 @@ func historyInfo(t *testing.T, js jetstream.JetStream) *jetstream.StreamInfo {
 	return stream.CachedInfo()
 }
 
-// copied waits until the history has all that was written: a record that is replaced before
-// is missing.
+// copied waits until the history has copied the bucket's last write. A record replaced before it
+// was copied is missing from the history.
 func copied(t *testing.T, s *testutil.Server) {
 	t.Helper()
 	js := jetStream(t, s)
@@ -66,9 +66,9 @@ func copied(t *testing.T, s *testutil.Server) {
 	})
 }
 
-// granted takes a lock, and returns when the history has its grant. Nothing renews the lease:
-// "lockctl run" renews its own at once, and on a busy machine that replaces the grant before
-// the server has copied it.
+// granted acquires a lock and waits until the history has its grant. The lease is not renewed:
+// "lockctl run" renews immediately, which on a busy machine can replace the grant before the server
+// has copied it.
 func granted(t *testing.T, s *testutil.Server, name string, opts ...natslock.LockOption) *natslock.Lock {
 	t.Helper()
 	opts = append([]natslock.LockOption{natslock.TTL(10 * time.Minute), natslock.NoRenew()}, opts...)
@@ -77,8 +77,8 @@ func granted(t *testing.T, s *testutil.Server, name string, opts ...natslock.Loc
 	return l
 }
 
-// remembers returns the events and the gaps of a history, without the gaps that name a lock: those
-// are among the others.
+// remembers returns the events and gaps of a history. It omits the gaps that name a lock, because
+// the other gaps include them.
 func remembers(t *testing.T, s *testutil.Server, args ...string) []event {
 	t.Helper()
 	code, out, errs := run(t, s, append([]string{"history", "--json"}, args...)...)
@@ -94,7 +94,7 @@ func remembers(t *testing.T, s *testutil.Server, args ...string) []event {
 	return all
 }
 
-// kinds are the events, with the number of writes that are missing in a gap.
+// kinds returns the kind of each event, and for a gap the number of missing writes.
 func kinds(all []event) []string {
 	var out []string
 	for _, p := range all {
@@ -107,14 +107,14 @@ func kinds(all []event) []string {
 	return out
 }
 
-// idle waits until the bucket keeps nothing any more: what its history lacks then is lost.
+// idle waits until the bucket is empty. Whatever the history lacks by then is lost.
 func idle(t *testing.T, s *testutil.Server) {
 	t.Helper()
 	js := jetStream(t, s)
 	kit.Eventually(t, "an empty bucket", func() bool { return bucketInfo(t, js).State.Msgs == 0 })
 }
 
-// A cluster keeps a history as well as the bucket.
+// TestHistoryOnCluster checks that on a cluster the history has three replicas too.
 func TestHistoryOnCluster(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -127,7 +127,7 @@ func TestHistoryOnCluster(t *testing.T) {
 	require.Equal(t, 3, historyInfo(t, jetStream(t, s)).Config.Replicas)
 }
 
-// A history says how many writes it lacks.
+// TestHistoryGap checks that a history reports how many writes it lacks.
 func TestHistoryGap(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -170,7 +170,7 @@ func TestHistoryGap(t *testing.T) {
 	require.NotContains(t, out, "  gap  ")
 	require.Regexp(t, `\n\d+ writes to the bucket missing in 1 gap from .* to .*: of other locks, or of events that left no trace here; -v shows where\n$`, out)
 
-	// Too old.
+	// The records are too old.
 	cfg.MaxMsgs = 1
 	_, err = js.UpdateStream(t.Context(), cfg)
 	require.NoError(t, err)
@@ -180,7 +180,8 @@ func TestHistoryGap(t *testing.T) {
 	require.Equal(t, []string{"gap"}, kinds(remembers(t, s, "y")))
 }
 
-// The history of a bucket that is re-created goes on, and says so.
+// TestHistoryRemade checks that a history continues after its bucket was re-created, and reports
+// that.
 func TestHistoryRemade(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -190,15 +191,16 @@ func TestHistoryRemade(t *testing.T) {
 	js := jetStream(t, s)
 	require.NoError(t, js.DeleteStream(t.Context(), "KV_natslock"))
 	withBucket(t, s)
-	l := granted(t, s, "x") // the server finds out seconds later that the bucket is another one
+	l := granted(t, s, "x") // the server takes seconds to notice that the bucket is a new one
 	require.NoError(t, l.Unlock(t.Context()))
 	all := remembers(t, s, "x")
-	// The holder of the deleted bucket did not expire.
+	// The holder in the deleted bucket did not expire.
 	require.Equal(t, []string{"gap", "granted", "gap", "granted", "released"}, kinds(all))
 	require.True(t, all[2].Remade)
 }
 
-// An import of the API passes one answer to a request.
+// TestHistoryThroughPrefix checks that history works through an API import, which passes only one
+// response per request.
 func TestHistoryThroughPrefix(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t, testutil.WithConfig(func(o *server.Options) { o.JetStreamDomain = "hub" }))
@@ -210,7 +212,8 @@ func TestHistoryThroughPrefix(t *testing.T) {
 	}
 }
 
-// Exactly the printed permissions do for the history, and none of them is idle.
+// TestPermsOfHistory checks that the printed permissions suffice for the history and that each of
+// them is needed.
 func TestPermsOfHistory(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t, testutil.WithConfigText(userList(map[string]string{
@@ -265,8 +268,8 @@ func TestPermsOfHistory(t *testing.T) {
 
 var historyEvents = flag.Int("history-events", 20_000, "events of TestHistoryLarge; from 100000 on they have to be printed within a second, which needs a quiet machine")
 
-// A history of many events is read whole and in order, and another lock is not kept waiting
-// by them.
+// TestHistoryLarge checks that a long history is read completely and in order, and that reading the
+// history of another lock does not have to wait for it.
 func TestHistoryLarge(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()

@@ -13,8 +13,9 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// TestInitChangedAndRefused: a replica without room answers an update that the leader has made
-// with an error. lockctl looks again, and does not say that the server refuses what it has done.
+// TestInitChangedAndRefused checks that init does not report a successful update as refused. A
+// replica that lacks resources may reply with an error although the leader has applied the update,
+// so lockctl reads the configuration again.
 func TestInitChangedAndRefused(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t)

@@ -16,7 +16,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// asRoot is for servers with a list of users.
+// asRoot logs in on servers that have a list of users.
 var asRoot = []nats.Option{nats.UserInfo("root", "p")}
 
 func jetStream(t *testing.T, s *testutil.Server, opts ...nats.Option) jetstream.JetStream {
@@ -33,7 +33,7 @@ func bucketInfo(t *testing.T, js jetstream.JetStream) *jetstream.StreamInfo {
 	return stream.CachedInfo()
 }
 
-// makeBucket makes one that is not as it should be.
+// makeBucket creates a bucket whose configuration deviates from the required one as set says.
 func makeBucket(t *testing.T, s *testutil.Server, set func(*jetstream.StreamConfig)) jetstream.JetStream {
 	t.Helper()
 	sc, err := kvstore.Config{}.StreamConfig()
@@ -45,7 +45,8 @@ func makeBucket(t *testing.T, s *testutil.Server, set func(*jetstream.StreamConf
 	return js
 }
 
-// On a terminal it asks, and does what was shown or nothing.
+// TestInitAsks checks that init on a terminal asks first, and then makes either exactly the changes
+// it has shown or none.
 func TestInitAsks(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t)
@@ -81,7 +82,7 @@ func TestInitAsks(t *testing.T) {
 	require.True(t, bucketInfo(t, js).Config.AllowDirect)
 }
 
-// The server knows all of the configuration that is printed.
+// TestInitPrint checks that the server knows every field of the printed configuration.
 func TestInitPrint(t *testing.T) {
 	t.Parallel()
 	code, out, errs := run(t, nil, "init", "--print", "--replicas", "3", "--bucket", "b", "--server", "nats://127.0.0.1:1", "--cluster", "east", "--tag", "ssd", "--tag", "z1")

@@ -19,13 +19,13 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// terminal is an interactive shell on a terminal of its own: what lockctl has to
-// get along with.
+// terminal is an interactive shell on its own terminal, an environment that lockctl has to get
+// along with.
 type terminal struct {
 	t    *testing.T
 	ptmx *os.File
 	out  *kit.Log
-	read int // how much of out was expected so far
+	read int // length of the output already matched by expect
 }
 
 func openTerminal(t *testing.T, s *testutil.Server) *terminal {
@@ -74,7 +74,7 @@ func (term *terminal) send(text string) {
 	require.NoError(term.t, err)
 }
 
-// expect waits for text to appear after what was expected before.
+// expect waits for text to appear after the output matched so far.
 func (term *terminal) expect(text string) {
 	term.t.Helper()
 	kit.Eventually(term.t, fmt.Sprintf("%q on the terminal", text), func() bool {
@@ -87,8 +87,8 @@ func (term *terminal) expect(text string) {
 	})
 }
 
-// The command has the terminal: it can read it, is interrupted by it, and can be
-// stopped and continued like any job.
+// TestTerminal checks that the command owns the terminal: it can read from it, it can be
+// interrupted, and it can be stopped and continued like any job.
 func TestTerminal(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -110,7 +110,7 @@ func TestTerminal(t *testing.T) {
 	term.send("echo code=$?\n")
 	term.expect("code=0\r\n$ ")
 
-	// Not a shell, which may miss what comes while it starts something.
+	// Start a program other than a shell, because a shell may miss a signal while it forks.
 	term.send("$lockctl run x -- cat\n")
 	kit.Eventually(t, "the lock", func() bool { return len(locks(t, s, "ls")) == 1 })
 	term.send("running\n")
@@ -120,10 +120,10 @@ func TestTerminal(t *testing.T) {
 	term.send("echo code=$?\n")
 	term.expect("code=130\r\n$ ")
 
-	// In a pipeline the other programs need the terminal. The command of lockctl does not
-	// get it, but lockctl passes the signals of the keys on to it.
+	// In a pipeline the other programs need the terminal, so the command does not get it, but
+	// lockctl passes on the signals that the keys generate.
 	term.send("$lockctl run x -- sh -c 'echo rea''dy; exec sleep 60' | cat\n")
-	term.expect("ready") // the lock alone does not say that the command runs
+	term.expect("ready") // holding the lock does not imply that the command is running
 	term.send("\x1a")
 	term.expect("Stopped")
 	term.expect("$ ")
@@ -134,15 +134,15 @@ func TestTerminal(t *testing.T) {
 	require.Empty(t, locks(t, s, "ls"))
 }
 
-// A job that was stopped for longer than its lease has lost the lock, and the
-// command is never continued but ended.
+// TestTerminalStoppedTooLong checks that a job suspended for longer than its lease loses the lock,
+// and that its command is ended without ever being continued.
 func TestTerminalStoppedTooLong(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	term := openTerminal(t, s)
 	term.expect("$ ")
-	// Nothing that the shell starts: while it forks, what the terminal sends may stop
-	// the child alone. If it is ever continued it reads what is typed below.
+	// The command must not fork: during a fork, ^Z may stop only the child. If the command were
+	// ever continued, it would read the line typed below.
 	term.send("$lockctl run --ttl 1s x -- sh -c 'echo rea''dy; read line; echo nev''er'\n")
 	term.expect("ready")
 	term.send("\x1a")
@@ -159,7 +159,7 @@ func TestTerminalStoppedTooLong(t *testing.T) {
 	require.NotContains(t, term.out.String(), "never")
 }
 
-// On a terminal break asks, and takes only a yes for one.
+// TestTerminalBreak checks that break asks on a terminal and accepts only a clear yes.
 func TestTerminalBreak(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -178,7 +178,7 @@ func TestTerminalBreak(t *testing.T) {
 	require.Nil(t, locks(t, s, "info", "x")[0].Holder.Broken)
 	term.expect("$ ")
 	term.send("$lockctl break x; echo code=$?\n")
-	term.expect("\x1b[1mx\x1b[0m") // colours
+	term.expect("\x1b[1mx\x1b[0m") // in color
 	term.expect("[y/N] ")
 	term.send("y\n")
 	term.expect("broken: ")
@@ -186,8 +186,8 @@ func TestTerminalBreak(t *testing.T) {
 	require.Equal(t, 75, p.wait())
 }
 
-// On a terminal partitions --watch shows the group in place, within the size of the terminal, and for how
-// long nobody has owned a partition.
+// TestTerminalPartitions checks that on a terminal partitions --watch updates the group in place,
+// fits the screen, and shows how long a partition has been unowned.
 func TestTerminalPartitions(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -220,8 +220,8 @@ func TestTerminalPartitions(t *testing.T) {
 	term.expect("$ ")
 }
 
-// On a terminal a line shows the place in the queue and the holder as they are, and is
-// gone when the lock is granted.
+// TestRunWaitsOnTerminal checks that a waiter's status line shows the current holder and its place
+// in the queue, and disappears when the lock is granted.
 func TestRunWaitsOnTerminal(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -230,7 +230,7 @@ func TestRunWaitsOnTerminal(t *testing.T) {
 	first := start(t, s, "run", "x", "--", "true")
 	awaitQueue(t, s, "x", 1)
 	v := display(t, s, nil, "run", "x", "--", "echo", "inside")
-	v.resize(160, 24) // the name of this machine may be long
+	v.resize(160, 24) // this machine's name may be long
 	holder := fmt.Sprintf(":%d sh has had it for ", p.cmd.Process.Pid)
 	text := v.shows("lockctl: waiting for lock x, place 2 of 2: ", holder)
 	v.until("a later time", func(now string) bool { return now != text && strings.Contains(now, holder) })
@@ -248,7 +248,8 @@ func TestRunWaitsOnTerminal(t *testing.T) {
 
 }
 
-// A message stands above the line of a waiter, and the end of the waiting removes it.
+// TestRunGivesUpOnTerminal checks that a message appears above the waiter's status line, and that
+// the line is removed when the wait ends.
 func TestRunGivesUpOnTerminal(t *testing.T) {
 	t.Parallel()
 	s := serve(t)

@@ -12,7 +12,8 @@ import (
 	"github.com/natslock/locks/internal/verify/tier"
 )
 
-// With --keep the command is a job: it is done when it has ended with 0, and until then each call runs it.
+// TestRunKeep checks that with --keep the job counts as done only once its command has exited with
+// 0. Until then, every call runs it.
 func TestRunKeep(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -35,7 +36,8 @@ func TestRunKeep(t *testing.T) {
 	require.Equal(t, "again\n", out, "an operator wants it again")
 }
 
-// While another call runs the job, a call fails as for a lock that is held. With -E 0 it says nothing either.
+// TestRunKeepRunning checks that a call fails as for any held lock while another call runs the job,
+// and that -E 0 makes it silent as well.
 func TestRunKeepRunning(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -57,7 +59,8 @@ func TestRunKeepRunning(t *testing.T) {
 	}
 }
 
-// A job of which the server has not learned that it is done may run again, so it is no success.
+// TestRunKeepUnconfirmed checks that a job does not succeed if the server could not record its
+// completion, because the job may then run again.
 func TestRunKeepUnconfirmed(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()

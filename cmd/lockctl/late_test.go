@@ -16,16 +16,17 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// A holder that renews late: check says so while it is, and watch and history afterwards.
+// TestLateRenewal checks that check reports a late renewal while it is overdue, and that watch and
+// history report it afterwards.
 func TestLateRenewal(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
 	s := remembered(t)
 	w := watch(t, s, "--json")
-	// Others expect its renewal after 5 s, and a renewal after 10 s is late. The lease is valid
-	// for 14 s. The client renews it after 1 s, when it begins to watch the lock, and what it
-	// sends in the 10.5 s after that is lost. The limit leaves several seconds for a check before
-	// the late renewal, and for one after it.
+	// Observers expect a renewal after 5 s and consider it late after 10 s, and the lease is valid
+	// for 14 s. The client renews after 1 s, when it begins to watch the lock. The test then drops
+	// its writes between 2 s and 11.5 s, which leaves several seconds for a check before the late
+	// renewal and for one after it.
 	c, f := kit.Faulty(t, s.Connect(), 1, natslock.WithTTL(15*time.Second))
 	begun := time.Now()
 	f.OnSend(func(int, kvstore.Write) faults.Fate {

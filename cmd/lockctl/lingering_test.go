@@ -17,8 +17,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// lingering takes a mutex and a lock for reading, which linger, and leaves them idle. It
-// returns when the records say so.
+// lingering unlocks a lingering mutex and two lingering read locks, and waits until their records
+// show them as idle.
 func lingering(t *testing.T, s *testutil.Server) *natslock.Client {
 	t.Helper()
 	c := client(t, s, natslock.WithOwner("worker"), natslock.WithTTL(3*time.Second))
@@ -39,7 +39,8 @@ func lingering(t *testing.T, s *testutil.Server) *natslock.Client {
 	return c
 }
 
-// break says that a lock was idle, and its client frees it at once.
+// TestLingeringBroken checks that break says that the lock was idle, and that its client frees it
+// immediately.
 func TestLingeringBroken(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -58,8 +59,8 @@ func TestLingeringBroken(t *testing.T) {
 	require.Zero(t, c.Stats().Broken, "nobody was inside")
 }
 
-// top shows an idle lock, also on a narrow screen, and counts no hand-overs among its
-// grants.
+// TestLingeringInTop checks that top shows idle locks, even on a narrow screen, and that local
+// hand-overs do not count as grants.
 func TestLingeringInTop(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()

@@ -18,8 +18,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// client is a client of the library in the test itself: locks without a process
-// each.
+// client returns a library client inside the test, which can hold locks without a process for each.
 func client(t *testing.T, s *testutil.Server, opts ...natslock.Option) *natslock.Client {
 	t.Helper()
 	c, err := natslock.New(timeout(t), s.Connect(), opts...)
@@ -39,12 +38,13 @@ func take(t *testing.T, c *natslock.Client, name string, opts ...natslock.LockOp
 	return l
 }
 
-// When the reader of its output has gone, ls ends quietly, like every tool in a pipe.
+// TestBrokenPipe checks that ls ends quietly when the reader of its output has exited, as every
+// tool in a pipeline should.
 func TestBrokenPipe(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	c := client(t, s)
-	for i := range 500 { // more than the pipe takes
+	for i := range 500 { // more than a pipe buffers
 		take(t, c, fmt.Sprintf("perf.%d.%s", i, strings.Repeat("x", 200)))
 	}
 	for _, args := range []string{"ls", "ls --json"} {
@@ -60,8 +60,8 @@ func TestBrokenPipe(t *testing.T) {
 	}
 }
 
-// To list 10,000 locks takes fewer than 100 requests and less than a second of computing.
-// The test only logs the elapsed time, because other processes make the machine busy.
+// TestListIsFast checks that listing 10,000 locks takes fewer than 100 requests and less than a
+// second of CPU time. It only logs the elapsed time, because the machine may be busy.
 func TestListIsFast(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()

@@ -26,7 +26,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// binary is lockctl as a user has it: the tests run it and nothing else.
+// binary is the path of the lockctl executable under test.
 var binary string
 
 func TestMain(m *testing.M) { os.Exit(buildAndRun(m)) }
@@ -43,14 +43,15 @@ func buildAndRun(m *testing.M) int {
 		fmt.Fprintf(os.Stderr, "build: %v\n%s", err, out)
 		return 1
 	}
-	// nohup ignores SIGHUP, and a script ignores SIGINT in its background jobs. The programs
-	// that tests start would inherit that, but not from a process that receives the signal.
+	// nohup ignores SIGHUP, and scripts ignore SIGINT in background jobs. The programs that the
+	// tests start would inherit this, unless the parent handles the signals.
 	for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT} {
 		if signal.Ignored(sig) {
 			signal.Notify(make(chan os.Signal, 1), sig)
 		}
 	}
-	// Runs inside this process find contexts of the nats command as the started ones do: none.
+	// Runs inside this process must not find any contexts of the nats command, just like the
+	// processes that the tests start.
 	for _, name := range []string{"HOME", "XDG_CONFIG_HOME"} {
 		if err := os.Setenv(name, dir); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -61,18 +62,17 @@ func buildAndRun(m *testing.M) int {
 	return m.Run()
 }
 
-// process is a lockctl that was started.
+// process is a running lockctl.
 type process struct {
 	t        *testing.T
 	cmd      *exec.Cmd
 	out, err *kit.Log
 	done     chan struct{}
 	args     string
-	url      string // of the server, for those that ask
+	url      string // the server's URL, set only by tests that need it
 }
 
-// start starts lockctl against the server; it is killed with the test if it is
-// still there.
+// start starts lockctl against the server and kills it when the test ends.
 func start(t *testing.T, s *testutil.Server, args ...string) *process {
 	t.Helper()
 	return startWith(t, s, "", nil, args...)
@@ -83,7 +83,7 @@ func startWith(t *testing.T, s *testutil.Server, stdin string, env []string, arg
 	return startFrom(t, binary, s, stdin, env, args...)
 }
 
-// startFrom starts another program: lockctl elsewhere, or one that executes it.
+// startFrom starts program in place of lockctl: a copy elsewhere, or something that executes it.
 func startFrom(t *testing.T, program string, s *testutil.Server, stdin string, env []string, args ...string) *process {
 	t.Helper()
 	p := &process{t: t, out: &kit.Log{}, err: &kit.Log{}, done: make(chan struct{}), args: strings.Join(args, " ")}
@@ -95,10 +95,10 @@ func startFrom(t *testing.T, program string, s *testutil.Server, stdin string, e
 	p.cmd.Env = append(p.cmd.Env, env...)
 	p.cmd.Stdin = strings.NewReader(stdin)
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.err
-	// A process that a bug has left behind with our pipes must fail the test,
-	// not hang it.
+	// If a bug leaves a process behind that still has our pipes, the test must fail rather than
+	// hang.
 	p.cmd.WaitDelay = 2 * time.Second
-	// The process gets no terminal, so it cannot use that of the person who runs the tests.
+	// In a session of its own, the process cannot use the terminal of whoever runs the tests.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	require.NoError(t, p.cmd.Start())
 	go func() {
@@ -115,14 +115,14 @@ func startFrom(t *testing.T, program string, s *testutil.Server, stdin string, e
 	return p
 }
 
-// cleanEnv is the environment without what it says about servers.
+// cleanEnv returns the environment without variables that configure a server.
 func cleanEnv() []string {
 	return slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, "NATS_") || strings.HasPrefix(v, "LOCKCTL_") || strings.HasPrefix(v, "XDG_")
 	})
 }
 
-// wait returns the exit code.
+// wait waits for the process to exit and returns its exit code.
 func (p *process) wait() int {
 	p.t.Helper()
 	select {
@@ -144,14 +144,14 @@ func serve(t *testing.T, opts ...testutil.ServerOption) *testutil.Server {
 	return s
 }
 
-// withBucket makes the bucket. The flags say how to reach the server.
+// withBucket creates the bucket. The flags say how to reach the server.
 func withBucket(t *testing.T, s *testutil.Server, flags ...string) {
 	t.Helper()
 	code, _, errs := run(t, s, append(flags, "init", "-f")...)
 	require.Zero(t, code, errs)
 }
 
-// run runs lockctl to its end: in this process, unless the command needs one of its own.
+// run runs lockctl to completion, in this process unless the command needs its own.
 func run(t *testing.T, s *testutil.Server, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	if !inside(args) {
@@ -169,7 +169,7 @@ func run(t *testing.T, s *testutil.Server, args ...string) (code int, stdout, st
 }
 
 // gaveUp runs a command that waits for a lock in vain. On a busy machine a short wait can end
-// before the server has answered, which is no conflict: then it waits for longer.
+// before the server has replied, which is not a conflict, so gaveUp then retries with a longer one.
 func gaveUp(t *testing.T, s *testutil.Server, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	for wait := 100 * time.Millisecond; wait < kit.Patience; wait *= 4 {
@@ -181,8 +181,8 @@ func gaveUp(t *testing.T, s *testutil.Server, args ...string) (code int, stdout,
 	return code, stdout, stderr
 }
 
-// inside reports whether a command line can run inside the test's process: the command has no
-// signals, no terminal and no children.
+// inside reports whether a command can run in the test's process because it uses no signals,
+// terminal or child processes.
 func inside(args []string) bool {
 	if slices.Contains(args, "--watch") {
 		return false
@@ -198,7 +198,7 @@ func inside(args []string) bool {
 	return false
 }
 
-// contents returns what is in a file, once there is a whole line.
+// contents waits until the file has a complete line, and returns its contents.
 func contents(t *testing.T, path string) string {
 	t.Helper()
 	var text string
@@ -210,7 +210,7 @@ func contents(t *testing.T, path string) string {
 	return strings.TrimSpace(text)
 }
 
-// number returns the number in a file, the last one where there are several.
+// number waits for a number in a file and returns the last one.
 func number(t *testing.T, path string) int64 {
 	t.Helper()
 	all := strings.Fields(contents(t, path))
@@ -219,7 +219,8 @@ func number(t *testing.T, path string) int64 {
 	return n
 }
 
-// within judges how long something took. Only the proof tier has wall-clock limits.
+// within checks how long something took, but only in the proof tier: other tiers have no wall-clock
+// limits.
 func within(t *testing.T, limit, took time.Duration, why ...any) {
 	t.Helper()
 	if tier.IsProof() {
@@ -227,27 +228,27 @@ func within(t *testing.T, limit, took time.Duration, why ...any) {
 	}
 }
 
-// gone waits until a process has ended.
+// gone waits until a process has exited.
 func gone(t *testing.T, pid int) {
 	t.Helper()
 	kit.Eventually(t, fmt.Sprintf("the end of process %d", pid), func() bool { return !running(pid) })
 }
 
-// running reports whether a process is there and more than a zombie: in a container
-// nobody may collect those.
+// running reports whether a process exists and is not a zombie. In a container there may be no
+// process that reaps zombies.
 func running(pid int) bool {
 	if errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
 		return false
 	}
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return !errors.Is(err, os.ErrNotExist) // other systems: trust the signal
+		return !errors.Is(err, os.ErrNotExist) // on other systems, trust the signal
 	}
 	_, rest, _ := strings.Cut(string(stat), ") ")
 	return !strings.HasPrefix(rest, "Z")
 }
 
-// lock has the fields of the output of --json that the tests read.
+// lock has those fields of the --json output that the tests read.
 type lock struct {
 	Kind        string
 	Name        string
@@ -282,13 +283,13 @@ func locks(t *testing.T, s *testutil.Server, args ...string) []lock {
 	return ls
 }
 
-// awaitQueue waits until n wait for the lock.
+// awaitQueue waits until n clients are queued for the lock.
 func awaitQueue(t *testing.T, s *testutil.Server, name string, n int) {
 	t.Helper()
 	await(t, s, name, fmt.Sprintf("%d in the queue", n), func(l lock) bool { return len(l.Queue) == n })
 }
 
-// await waits until the only lock of the name is as it should be, and returns it.
+// await waits until there is exactly one lock of the name and it satisfies cond, and returns it.
 func await(t *testing.T, s *testutil.Server, name, what string, cond func(lock) bool) (l lock) {
 	t.Helper()
 	kit.Eventually(t, what+", of "+name, func() bool {
@@ -301,8 +302,8 @@ func await(t *testing.T, s *testutil.Server, name, what string, cond func(lock) 
 	return l
 }
 
-// hold starts a command that holds a lock until it is killed, and returns when
-// it has it. The file named by the result has the pid of the command.
+// hold starts a command that holds a lock until it is killed. It returns once the lock is held,
+// with the command's PID.
 func hold(t *testing.T, s *testutil.Server, name string, flags ...string) (p *process, pid int) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "pid")
@@ -319,14 +320,13 @@ func timeout(t *testing.T) context.Context {
 
 func uintString(n uint64) string { return strconv.FormatUint(n, 10) }
 
-// pause stops a process, which is as good as dead until it is continued; the
-// test's end does that.
+// pause suspends a process until the test ends or resumes it.
 func pause(t *testing.T, p *process) {
 	t.Helper()
 	require.NoError(t, p.cmd.Process.Signal(syscall.SIGSTOP), "it has ended")
 	t.Cleanup(func() { _ = p.cmd.Process.Signal(syscall.SIGCONT) })
-	// The threads run on until one of them has taken the signal. A waiter can be granted a
-	// lock in that moment.
+	// The threads run on until one of them has taken the signal, and in that moment a waiter can
+	// still be granted a lock.
 	var status syscall.WaitStatus
 	_, err := syscall.Wait4(p.cmd.Process.Pid, &status, syscall.WUNTRACED, nil)
 	for errors.Is(err, syscall.EINTR) {

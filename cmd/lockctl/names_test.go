@@ -13,8 +13,8 @@ import (
 	"github.com/natslock/locks/internal/verify/kit"
 )
 
-// Each command takes a name as any command prints it, on a terminal and in JSON. Two names are
-// never shown as one.
+// TestShownNameCanBeUsed checks that every command accepts a name as any command prints it, on a
+// terminal and in JSON, and that no two names are shown alike.
 func TestShownNameCanBeUsed(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -52,7 +52,7 @@ func TestShownNameCanBeUsed(t *testing.T) {
 			code, _, errs = run(t, s, "perms", form)
 			require.Zero(t, code, errs)
 		}
-		// The name in the environment of a command, and that of an event.
+		// A command's environment and an event show the name too.
 		code, _, errs := run(t, s, "break", "-f", "--now", scripted)
 		require.Zero(t, code, errs)
 		code, out, errs := run(t, s, "run", scripted, "--", "sh", "-c", `"$0" info --json "$LOCK_NAME"`, binary)

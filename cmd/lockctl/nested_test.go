@@ -15,8 +15,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// A command waits for itself only where the locks around it leave it no way: plain data, all
-// kinds of locks.
+// TestNestingRefuse checks, on plain data for all kinds of locks, that a command is refused as
+// waiting for itself only if the locks around it can never let it in.
 func TestNestingRefuse(t *testing.T) {
 	t.Parallel()
 	holder := func(token uint64) *admin.Holder { return &admin.Holder{Holder: natslock.Holder{Token: token}} }
@@ -78,7 +78,7 @@ func TestNestingRefuse(t *testing.T) {
 	}
 }
 
-// The environment carries locks of any name through any depth.
+// TestTokensAround checks that the environment carries locks of any name to any depth.
 func TestTokensAround(t *testing.T) {
 	t.Parallel()
 	con := func(env ...string) *console.Console {
@@ -95,12 +95,13 @@ func TestTokensAround(t *testing.T) {
 	}
 	require.Empty(t, tokensAround(c, "other"))
 	require.NotContains(t, c.Getenv(envHeld), "\x00")
-	// Another program has made the environment, or spoilt it.
+	// The environment comes from another program or is corrupt.
 	require.Equal(t, []uint64{3, 7}, tokensAround(con("LOCK_NAME=x", "LOCK_TOKEN=7", envHeld+"=1 :x y:x 2:%zz  3:x"), "x"))
 	require.Empty(t, tokensAround(con("LOCK_NAME=x"), "x"))
 }
 
-// A reader inside a reader does not queue behind a writer that has come since the check.
+// TestNestingReads checks that a nested reader does not queue behind a writer that arrived after
+// the check for nesting.
 func TestNestingReads(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t)
@@ -109,7 +110,7 @@ func TestNestingReads(t *testing.T) {
 		c, err := natslock.New(t.Context(), s.Connect(), natslock.WithCreate(true))
 		require.NoError(t, err)
 		clients[i] = c
-		t.Cleanup(func() { _ = c.Close(t.Context()) }) // it has ended: what is held is left
+		t.Cleanup(func() { _ = c.Close(t.Context()) }) // t.Context is canceled by now, so Close leaves the locks held
 	}
 	around, err := rwlock.New(clients[0]).RLock(t.Context(), "x")
 	require.NoError(t, err)

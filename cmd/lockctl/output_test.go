@@ -21,7 +21,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// intoFull runs lockctl with standard output on a full disk.
+// intoFull runs lockctl with its standard output on a full disk.
 func intoFull(t *testing.T, s *testutil.Server, args ...string) (code int, stderr string) {
 	t.Helper()
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
@@ -38,15 +38,15 @@ func intoFull(t *testing.T, s *testutil.Server, args ...string) (code int, stder
 	return cmd.ProcessState.ExitCode(), errs.String()
 }
 
-// fullDisk is standard output that takes nothing more.
+// fullDisk is a standard output without space left.
 type fullDisk struct{}
 
 func (fullDisk) Write([]byte) (int, error) {
 	return 0, &fs.PathError{Op: "write", Path: "/dev/full", Err: syscall.ENOSPC}
 }
 
-// A full disk is an error of each command that prints: a script would take half an answer
-// for the whole.
+// TestFullDisk checks that every command that prints fails on a full disk, because a script would
+// otherwise treat truncated output as complete.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -59,7 +59,7 @@ func TestFullDisk(t *testing.T) {
 	} {
 		var errs string
 		code := 0
-		// One command is enough to show what a process gets from a full device.
+		// A single command shows what a process gets from a real full device.
 		if inside(args) && !slices.Equal(args, []string{"ls"}) {
 			var said kit.Log
 			code = main.Main([]string{"NATS_URL=" + s.URL()}, strings.NewReader(""), fullDisk{}, &said, args...)
@@ -72,7 +72,7 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// A watch ends when its output is full: it would go on in vain.
+// TestFullDiskWatch checks that watch exits when its output is full instead of running on in vain.
 func TestFullDiskWatch(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -82,7 +82,7 @@ func TestFullDiskWatch(t *testing.T) {
 		code, errs := intoFull(t, s, "watch")
 		ended <- fmt.Sprint(code, " ", errs)
 	}()
-	// It may not watch yet at the first of them.
+	// The watch may not have begun when the first lock is taken.
 	var end string
 	kit.Eventually(t, "the end of the watch", func() bool {
 		require.NoError(t, c.Do(timeout(t), "x", func(context.Context, *natslock.Lock) error { return nil }))

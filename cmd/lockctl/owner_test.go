@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Holders, waiters and leaders of lockctl are named by user and command, unless the user
-// names them. Arguments of the command, which can hold secrets, are shown nowhere.
+// TestOwner checks that lockctl names holders, waiters and leaders by user and command, unless the
+// user chooses a name, and never shows the command's arguments, which can contain secrets.
 func TestOwner(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -47,7 +47,7 @@ func TestOwner(t *testing.T) {
 	start(t, s, "elect", "--owner", "second", "f", "--", "sleep", "60")
 	await(t, s, "f", "a leader with a name", func(l lock) bool { return l.Holder != nil && l.Holder.Owner == "second" })
 
-	// A long name is cut between two letters, and what no terminal may get is quoted.
+	// A long name is cut between two characters, and control sequences are quoted.
 	long := filepath.Join(t.TempDir(), strings.Repeat("ä", 100)+"\x1b[2J")
 	require.NoError(t, os.WriteFile(long, []byte("#!/bin/sh\nexec sleep 60\n"), 0o755))
 	p = start(t, s, "run", "long", "--", long)
