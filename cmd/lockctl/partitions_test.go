@@ -23,7 +23,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// group has those fields of the --json output that the tests read.
+// group is what --json prints of one, as far as the tests read it.
 type group struct {
 	Group    string
 	Count    int
@@ -48,7 +48,7 @@ type group struct {
 
 var rootFlags = []string{"--user", "root", "--password", "p"}
 
-// enlist acquires a membership lock the way a worker does. No worker runs, so no partition moves.
+// enlist takes the locks of a member and of partitions as workers do, and nothing moves them.
 func enlist(t *testing.T, c *natslock.Client, name, id string, weight, count int) {
 	t.Helper()
 	take(t, c, name+".member."+id, natslock.TTL(time.Hour), natslock.Meta(map[string]string{
@@ -61,8 +61,7 @@ func own(t *testing.T, c *natslock.Client, name string, number int, id string) *
 	return take(t, c, fmt.Sprintf("%s.part.%d", name, number), natslock.TTL(time.Hour), natslock.Meta(map[string]string{"member": id}))
 }
 
-// TestPartitionsOfFormerProcess checks that a process that has left the group but is still working
-// keeps its partitions, even if its successor has the same ID.
+// A process that has left its membership and works on still owns its partitions, even where its successor has the same id.
 func TestPartitionsOfFormerProcess(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t)
@@ -95,7 +94,7 @@ func TestPartitions(t *testing.T) {
 	enlist(t, c, "team.ingest", "w0", 2, 6)
 	enlist(t, c, "team.ingest", "w1", 1, 6)
 	var tokens []uint64
-	for k, id := range []string{"w0", "w0", "w0", "w1", "gone"} { // nobody owns partition 5
+	for k, id := range []string{"w0", "w0", "w0", "w1", "gone"} { // nobody owns 5
 		tokens = append(tokens, own(t, c, "team.ingest", k, id).Token())
 	}
 	take(t, c, "orders.1")
@@ -139,7 +138,7 @@ func TestPartitions(t *testing.T) {
 	require.Nil(t, g.Partitions[5].Holder)
 	require.Nil(t, g.Partitions[5].Unowned, "not known")
 
-	// A user who may read all locks sees all groups.
+	// All groups, for who may read all locks.
 	code, out, errs = run(t, s, append(slices.Clone(rootFlags), "partitions")...)
 	require.Zero(t, code, errs)
 	require.Regexp(t, `^GROUP +PARTITIONS +MEMBERS +UNOWNED +IN MOTION\nteam\.ingest +6 +2 +1 +1\n$`, out)
