@@ -23,7 +23,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// group is what --json prints of one, as far as the tests read it.
+// group has those fields of the --json output that the tests read.
 type group struct {
 	Group    string
 	Count    int
@@ -48,7 +48,7 @@ type group struct {
 
 var rootFlags = []string{"--user", "root", "--password", "p"}
 
-// enlist takes the locks of a member and of partitions as workers do, and nothing moves them.
+// enlist acquires a membership lock the way a worker does. No worker runs, so no partition moves.
 func enlist(t *testing.T, c *natslock.Client, name, id string, weight, count int) {
 	t.Helper()
 	take(t, c, name+".member."+id, natslock.TTL(time.Hour), natslock.Meta(map[string]string{
@@ -61,7 +61,8 @@ func own(t *testing.T, c *natslock.Client, name string, number int, id string) *
 	return take(t, c, fmt.Sprintf("%s.part.%d", name, number), natslock.TTL(time.Hour), natslock.Meta(map[string]string{"member": id}))
 }
 
-// A process that has left its membership and works on still owns its partitions, even where its successor has the same id.
+// TestPartitionsOfFormerProcess checks that a process that has left the group but is still working
+// keeps its partitions, even if its successor has the same ID.
 func TestPartitionsOfFormerProcess(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t)
@@ -94,7 +95,7 @@ func TestPartitions(t *testing.T) {
 	enlist(t, c, "team.ingest", "w0", 2, 6)
 	enlist(t, c, "team.ingest", "w1", 1, 6)
 	var tokens []uint64
-	for k, id := range []string{"w0", "w0", "w0", "w1", "gone"} { // nobody owns 5
+	for k, id := range []string{"w0", "w0", "w0", "w1", "gone"} { // nobody owns partition 5
 		tokens = append(tokens, own(t, c, "team.ingest", k, id).Token())
 	}
 	take(t, c, "orders.1")
@@ -138,7 +139,7 @@ func TestPartitions(t *testing.T) {
 	require.Nil(t, g.Partitions[5].Holder)
 	require.Nil(t, g.Partitions[5].Unowned, "not known")
 
-	// All groups, for who may read all locks.
+	// A user who may read all locks sees all groups.
 	code, out, errs = run(t, s, append(slices.Clone(rootFlags), "partitions")...)
 	require.Zero(t, code, errs)
 	require.Regexp(t, `^GROUP +PARTITIONS +MEMBERS +UNOWNED +IN MOTION\nteam\.ingest +6 +2 +1 +1\n$`, out)
@@ -161,8 +162,8 @@ func TestPartitions(t *testing.T) {
 	require.Equal(t, []string{"team.ingest"}, complete(t, s, "lockctl --user root --password p partitions t"))
 }
 
-// In a pipe, --watch prints the group after each change, also after an outage. What nobody owns has since when
-// each list has shown so.
+// TestPartitionsWatch checks that --watch in a pipe prints the group after each change, even after
+// an outage, together with how long each unowned partition has been listed as such.
 func TestPartitionsWatch(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -173,7 +174,7 @@ func TestPartitionsWatch(t *testing.T) {
 	began := time.Now()
 	own(t, c, "ingest", 0, "w0")
 	enlist(t, c, "ingest", "w0", 1, 3)
-	// state returns the last line of JSON that fits.
+	// state waits until the last line of JSON satisfies fits, and returns it.
 	state := func(what string, fits func(g group) bool) (g group) {
 		t.Helper()
 		kit.Eventually(t, what, func() bool {
@@ -212,7 +213,7 @@ func TestPartitionsWatch(t *testing.T) {
 	require.Zero(t, text.wait())
 }
 
-// Real workers, until all that is planned is done.
+// TestPartitionsOfWorkers lets real workers balance the group until no partition is in motion.
 func TestPartitionsOfWorkers(t *testing.T) {
 	t.Parallel()
 	s := serve(t)

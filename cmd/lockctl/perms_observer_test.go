@@ -26,9 +26,9 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// observed runs a server with two users as "lockctl perms --role observer" prints them: "all"
-// and "some", which may read the locks under orders. Root has locks of each kind, three
-// with a queue. From then on only the waiters write, to renew their places.
+// observed runs a server with two observers whose permissions come from "lockctl perms": "all", and
+// "some", who may read the locks under orders. Root holds locks of each kind, three of them with a
+// queue. After that nothing is written except the renewals of places in the queues.
 func observed(t *testing.T) (s *testutil.Server, root *guest, first *natslock.Lock) {
 	t.Helper()
 	s = testutil.RunServer(t, testutil.WithConfigText(userList(map[string]string{
@@ -64,8 +64,8 @@ func observed(t *testing.T) (s *testutil.Server, root *guest, first *natslock.Lo
 	return s, root, first
 }
 
-// requests records what is published in the account, and returns whether the connections
-// with an inbox prefix have sent a request that a pattern matches.
+// requests records what is published in the account. The returned function reports whether a
+// connection with the inbox prefix has sent a request whose subject matches the pattern.
 func requests(t *testing.T, root *guest) (sent func(inbox, pattern string) bool) {
 	t.Helper()
 	seen := make(chan *nats.Msg, 1<<16)
@@ -87,13 +87,13 @@ func requests(t *testing.T, root *guest) (sent func(inbox, pattern string) bool)
 	}
 }
 
-// as are the flags of one of the users.
+// as returns args preceded by the flags that log in as user.
 func as(user string, args ...string) []string {
 	return append([]string{"--user", user, "--password", "p", "--inbox-prefix", "_INBOX_" + user}, args...)
 }
 
-// Every command that only reads works under exactly the permissions that are printed for an
-// observer. No subject in them is idle.
+// TestPermsOfObserver checks that every read-only command works with exactly the permissions
+// printed for an observer, and that each of their subjects is needed.
 func TestPermsOfObserver(t *testing.T) {
 	t.Parallel()
 	s, root, _ := observed(t)
@@ -148,7 +148,7 @@ func TestPermsOfObserver(t *testing.T) {
 		require.Equal(t, 4, n)
 		if user == "all" {
 			g.wantUnrefused(t)
-		} else { // it reads the records one by one instead
+		} else { // this user reads the records one by one instead
 			g.wantUnrefused(t, readQueue, readLeader)
 		}
 	}
@@ -157,15 +157,15 @@ func TestPermsOfObserver(t *testing.T) {
 		require.NoError(t, json.Unmarshal([]byte(block(t, append(args, "--role", "observer", "--json")...)), &set))
 		for _, p := range set.Publish {
 			if p.Subject == readLeader || inbox == "_INBOX_all" && strings.Contains(p.Subject, "$KV.") {
-				continue // needed where a replica lags, and where 1024 records do not suffice
+				continue // needed only if a replica lags, or with more than 1024 records
 			}
 			require.True(t, sent(inbox, p.Subject), "%s: %s is allowed and not needed", inbox, p.Subject)
 		}
 	}
 }
 
-// records has the revision of each record and tombstone. Of a place in a queue it has the
-// status and the id instead: its waiter renews it.
+// records returns the revision of each record and tombstone. For a place in a queue it returns the
+// status and the ID instead, because the waiter renews its place.
 func records(t *testing.T, js jetstream.JetStream) map[string]any {
 	t.Helper()
 	stream, err := js.Stream(t.Context(), "KV_natslock")
@@ -186,7 +186,8 @@ func records(t *testing.T, js jetstream.JetStream) map[string]any {
 	return all
 }
 
-// An observer changes nothing. The commands that would name what the server has refused.
+// TestPermsObserverIsRefused checks that an observer cannot change anything, and that the commands
+// that would do so name the subject that the server has refused.
 func TestPermsObserverIsRefused(t *testing.T) {
 	t.Parallel()
 	s, root, first := observed(t)

@@ -27,7 +27,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// block is what "lockctl perms" prints.
+// block returns the output of "lockctl perms".
 func block(t *testing.T, args ...string) string {
 	t.Helper()
 	code, out, errs := run(t, nil, append([]string{"perms"}, args...)...)
@@ -36,8 +36,8 @@ func block(t *testing.T, args ...string) string {
 	return out
 }
 
-// userList is a server configuration with an all-powerful user "root" and the
-// given ones, whose permissions are as printed.
+// userList returns a server configuration with an unrestricted user "root" and one user for each
+// block of permissions.
 func userList(blocks map[string]string) string {
 	text := "authorization { users: [\n{ user: root, password: p }\n"
 	for user, block := range blocks {
@@ -46,7 +46,7 @@ func userList(blocks map[string]string) string {
 	return text + "] }\n"
 }
 
-// guest is a connection of a user, which remembers what it was refused.
+// guest is a user's connection that records what it was refused.
 type guest struct {
 	*nats.Conn
 	mu      sync.Mutex
@@ -64,7 +64,7 @@ func enter(t *testing.T, s *testutil.Server, user string, opts ...nats.Option) *
 	return g
 }
 
-// wantUnrefused checks that nothing was refused but what the arguments name.
+// wantUnrefused checks that nothing was refused except the given subjects.
 func (g *guest) wantUnrefused(t *testing.T, but ...string) {
 	t.Helper()
 	require.NoError(t, g.Flush())
@@ -75,13 +75,13 @@ func (g *guest) wantUnrefused(t *testing.T, but ...string) {
 	}
 }
 
-// wantRefused checks that the server refuses a publish.
+// wantRefused checks that the server refuses a publish to subject.
 func (g *guest) wantRefused(t *testing.T, subject string) {
 	t.Helper()
 	m := nats.NewMsg(subject)
 	m.Reply = g.NewInbox()
 	require.NoError(t, g.PublishMsg(m))
-	require.NoError(t, g.Flush()) // the refusal comes before its answer
+	require.NoError(t, g.Flush()) // the refusal arrives before the PONG
 	require.ErrorIs(t, g.LastError(), nats.ErrPermissionViolation, subject)
 	require.ErrorContains(t, g.LastError(), `Publish to "`+subject+`"`)
 }
@@ -107,14 +107,15 @@ func (g *guest) client(t *testing.T, opts ...natslock.Option) *natslock.Client {
 	return c
 }
 
-// awaited is an acquire that waits.
+// awaited is a pending acquire.
 type awaited struct {
 	lock *natslock.Lock
 	err  error
 	done chan struct{}
 }
 
-// wait starts an acquire and returns when the watcher sees it queue, or has it wait behind its own lock.
+// wait starts an acquire and returns once watcher sees it queued, or sees it wait locally behind
+// watcher's own lock.
 func wait(t *testing.T, watcher *natslock.Client, kind admin.Kind, name string, acquire func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error)) *awaited {
 	t.Helper()
 	w := &awaited{done: make(chan struct{})}
@@ -124,7 +125,7 @@ func wait(t *testing.T, watcher *natslock.Client, kind admin.Kind, name string, 
 		require.NoError(t, err)
 		return len(info.Queue) + watcher.Stats().Waiting
 	}
-	before := queued() // or a client that has just released the lock could take it again meanwhile
+	before := queued() // otherwise a client that has just released the lock could take it again meanwhile
 	go func() {
 		defer close(w.done)
 		w.lock, w.err = acquire(ctx, name)
@@ -142,8 +143,8 @@ func (w *awaited) granted(t *testing.T) *natslock.Lock {
 	return w.lock
 }
 
-// useLocks does with the locks of a name what a user can do. Both clients are
-// under test.
+// useLocks exercises everything that a user can do with the locks of a name. Both clients are under
+// test.
 func useLocks(t *testing.T, a, b *natslock.Client, name string) {
 	t.Helper()
 	ctx := timeout(t)
@@ -212,8 +213,8 @@ const (
 	readLeader = "$JS.API.STREAM.MSG.GET.KV_natslock"
 )
 
-// The library works under exactly the permissions printed, uses every subject in
-// them, and is refused nothing.
+// TestPermsOfUser checks that the library works with exactly the printed permissions: it uses every
+// subject in them and is refused nothing.
 func TestPermsOfUser(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t, testutil.WithConfigText(userList(map[string]string{
@@ -223,7 +224,7 @@ func TestPermsOfUser(t *testing.T) {
 		"stars": block(t, "*.x.*"),
 	})))
 	root := enter(t, s, "root")
-	root.client(t) // makes the bucket
+	root.client(t) // creates the bucket
 	published := tap(t, root)
 
 	for _, c := range []struct {
@@ -238,7 +239,7 @@ func TestPermsOfUser(t *testing.T) {
 	} {
 		one, two := enter(t, s, c.user, c.opts...), enter(t, s, c.user, c.opts...)
 		a, b := one.client(t), two.client(t)
-		// Long queues read key by key, and notifications lost, would be slow.
+		// Reading a long queue key by key, or losing notifications, would be slow.
 		begun := time.Now()
 		useLocks(t, a, b, c.name)
 		within(t, 10*time.Second, time.Since(begun))
@@ -263,14 +264,14 @@ func TestPermsOfUser(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(block(t, "orders.>", "--json")), &set))
 	require.Len(t, set.Publish, 17)
 	for _, p := range set.Publish {
-		if p.Subject != readLeader { // needed only where a replica lags
+		if p.Subject != readLeader { // needed only if a replica lags
 			require.True(t, published(p.Subject), "%s is allowed and not needed", p.Subject)
 		}
 	}
 }
 
-// tap records what is published in the account, and returns whether something
-// was that a pattern matches.
+// tap records what is published in the account. The returned function reports whether any subject
+// matches a pattern.
 func tap(t *testing.T, root *guest) (published func(pattern string) bool) {
 	seen := make(chan *nats.Msg, 1<<16)
 	_, err := root.ChanSubscribe(">", seen)
@@ -286,8 +287,8 @@ func tap(t *testing.T, root *guest) (published func(pattern string) bool) {
 	}
 }
 
-// The server refuses requests outside of the permissions that lockctl perms prints: other
-// names, the bucket's settings and false notifications.
+// TestPermsRefuse checks that the server refuses what the printed permissions leave out: other
+// names, the bucket's settings and forged notifications.
 func TestPermsRefuse(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t, testutil.WithConfigText(userList(map[string]string{
@@ -295,7 +296,7 @@ func TestPermsRefuse(t *testing.T) {
 		"operator": block(t, "orders.>", "--role", "operator"),
 	})))
 	root := enter(t, s, "root")
-	rootClient := root.client(t, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})) // no writes of its own accord
+	rootClient := root.client(t, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})) // does not write by itself
 	js, err := jetstream.New(root.Conn)
 	require.NoError(t, err)
 	var held []*natslock.Lock
@@ -310,7 +311,7 @@ func TestPermsRefuse(t *testing.T) {
 	foreign := []string{
 		"$KV.natslock.lock.users.1", "$KV.natslock.lock.orders", "$KV.natslock.lock.order", "$KV.natslock.lock.orders2.1", "$KV.natslock.rw.users.1",
 		"$KV.natslock.read.users.1.id", "$KV.natslock.wait.users.1.id",
-		// The queue and the readers of the lock "orders", which is not under it.
+		// The queue and the readers of the lock "orders", which orders.> does not match.
 		"$KV.natslock.wait.orders.id", "$KV.natslock.rwait.orders.id", "$KV.natslock.read.orders.id",
 		"$KV.natslock.swait.orders.id", "$KV.natslock.sem.orders.0",
 		"$KV.natslock.other.orders.1", "$KV.natslock.probe", "$KV.other.lock.orders.1",
@@ -318,7 +319,7 @@ func TestPermsRefuse(t *testing.T) {
 		"$JS.API.STREAM.PURGE.KV_natslock", "$JS.API.STREAM.MSG.DELETE.KV_natslock", "$JS.API.STREAM.SNAPSHOT.KV_natslock",
 		"$JS.API.CONSUMER.CREATE.KV_natslock", "$JS.API.STREAM.LEADER.STEPDOWN.KV_natslock", "$JS.API.STREAM.CREATE.mirror",
 		"$JS.API.DIRECT.GET.KV_natslock.$KV.natslock.lock.users.1", "$JS.API.DIRECT.GET.KV_natslock.$KV.natslock.wait.orders.id",
-		"natslock.natslock.abc.lock.orders.1", // a false notification
+		"natslock.natslock.abc.lock.orders.1", // a forged notification
 	}
 	for _, user := range []string{"user", "operator"} {
 		g := enter(t, s, user)
@@ -329,7 +330,7 @@ func TestPermsRefuse(t *testing.T) {
 			g.wantUnnotified(t, subject)
 		}
 	}
-	enter(t, s, "user").wantUnnotified(t, "_INBOX.x.*") // others' answers
+	enter(t, s, "user").wantUnnotified(t, "_INBOX.x.*") // replies to other clients
 	after, err := js.Stream(t.Context(), "KV_natslock")
 	require.NoError(t, err)
 	require.Equal(t, before.CachedInfo().State.LastSeq, after.CachedInfo().State.LastSeq, "nothing was written")
@@ -337,7 +338,7 @@ func TestPermsRefuse(t *testing.T) {
 		require.NoError(t, l.Extend(t.Context(), 0))
 	}
 
-	// An operator can see and break, not queue.
+	// An operator can inspect and break locks, but not queue for them.
 	holder := root.client(t)
 	l, err := holder.TryLock(t.Context(), "orders.1")
 	require.NoError(t, err)
@@ -386,8 +387,8 @@ func TestPermsRefuse(t *testing.T) {
 	require.ErrorIs(t, err, natslock.ErrPermission)
 }
 
-// An administrator of some locks makes, repairs and deletes this bucket and no
-// other stream.
+// TestPermsOfAdmin checks that an administrator of some locks can create, repair and delete this
+// bucket but no other stream.
 func TestPermsOfAdmin(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t, testutil.WithConfigText(userList(map[string]string{"admin": block(t, "orders.>", "--role", "admin")})))
@@ -414,8 +415,8 @@ func TestPermsOfAdmin(t *testing.T) {
 	}
 }
 
-// Through a domain the subjects are others, on the leaf node's server and on one
-// of the domain itself.
+// TestPermsThroughDomain checks the permissions for access through a domain, whose subjects differ,
+// from the leaf node's server and from a server of the domain itself.
 func TestPermsThroughDomain(t *testing.T) {
 	t.Parallel()
 	port := kit.FreePort(t)

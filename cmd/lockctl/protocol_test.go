@@ -13,8 +13,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// A bucket whose records follow another protocol is refused by every command, and left as
-// it is. Every command says what to do.
+// TestForeignProtocol checks that every command refuses a bucket whose records follow another
+// protocol, leaves it unchanged and says what to do.
 func TestForeignProtocol(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -29,7 +29,7 @@ func TestForeignProtocol(t *testing.T) {
 			t.Parallel()
 			s := testutil.RunServer(t)
 			js := makeBucket(t, s, func(sc *jetstream.StreamConfig) {
-				if sc.Metadata["natslock.protocol"], sc.RePublish = c.protocol, nil; c.protocol == "unset" { // nobody knows which
+				if sc.Metadata["natslock.protocol"], sc.RePublish = c.protocol, nil; c.protocol == "unset" { // no client knows the protocol
 					delete(sc.Metadata, "natslock.protocol")
 				}
 			})

@@ -23,7 +23,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// roles are the arguments of "lockctl perms" for each user of the table of exits.
+// roles maps each user in the table of exits to the arguments of "lockctl perms".
 var roles = map[string][]string{
 	"user": {"orders.>", "--own-only"}, "reader": {"orders.>"},
 	"observer": {"--role", "observer"}, "some": {"orders.>", "--own-only", "--role", "observer"},
@@ -33,14 +33,15 @@ var roles = map[string][]string{
 
 // exit is a row of the table of exits.
 type exit struct {
-	page string // what the page calls the command, or "" if the page leaves the row out
-	json string // what --json prints: an array, an object or lines of objects. "" if there is no --json
+	page string // the command's name on the page, or "" if the page omits the row
+	json string // output of --json: array, object, or lines of objects, or "" without --json
 	args string
-	may  string // the roles that may
-	code int    // of those, with a leader and a bucket that is fit
+	may  string // roles with permission
+	code int    // exit code for these roles, with a leader and a fit bucket
 }
 
-// The roles that may. A user that may break locks writes records, and so takes locks that are free.
+// These are the roles in exit.may. A user who may break locks can write records, and can therefore
+// take a free lock too.
 const (
 	all     = "user reader observer some operator team admin lead"
 	takes   = "user reader operator team admin lead"
@@ -49,7 +50,7 @@ const (
 	lists   = "reader observer operator team admin lead" // all locks at once
 )
 
-// exits is what each command ends with. The page docs/operate/exit-codes.md shows it.
+// exits lists the exit codes of each command. docs/operate/exit-codes.md shows them as a table.
 var exits = []exit{
 	{"ls", "array", "ls orders.>", all, 0},
 	{"", "array", "ls", lists, 0},
@@ -89,7 +90,7 @@ var exits = []exit{
 	{"perms", "object", "perms orders.>", all, 0},
 }
 
-// led is the exit code of a role with a leader.
+// led returns the exit code for a role while the bucket has a leader.
 func (e exit) led(role string) int {
 	if slices.Contains(strings.Fields(e.may), role) {
 		return e.code
@@ -97,7 +98,8 @@ func (e exit) led(role string) int {
 	return 77
 }
 
-// leaderless is the exit code while most servers of the bucket are away. Nobody knows then what a user may.
+// leaderless returns the exit code while the bucket has lost its majority. Permissions cannot be
+// checked then, so it is the same for all roles.
 func (e exit) leaderless(string) int {
 	if e.command() == "perms" {
 		return 0
@@ -105,12 +107,12 @@ func (e exit) leaderless(string) int {
 	return 69
 }
 
-// unfit is the exit code while a setting of the bucket keeps clients from granting locks.
+// unfit returns the exit code while a setting of the bucket prevents clients from granting locks.
 func (e exit) unfit(role string) int {
 	switch {
 	case e.command() == "perms":
 		return 0
-	case e.command() == "init" && (role == "lead" || role == "admin" && !strings.Contains(e.args, "--history")): // it repairs the setting
+	case e.command() == "init" && (role == "lead" || role == "admin" && !strings.Contains(e.args, "--history")): // repairs the setting
 		return 0
 	case e.command() == "init":
 		return 77
@@ -120,14 +122,14 @@ func (e exit) unfit(role string) int {
 
 func (e exit) command() string { return strings.Fields(e.args)[0] }
 
-// printed checks what a command with --json has printed. A doctor finds what others fail for, and a limit that is
-// exceeded is an answer.
+// printed checks the output of a command with --json. The doctor prints its findings even when it
+// fails, and so does check when a limit is exceeded.
 func (e exit) printed(t *testing.T, role string, code int, out string) {
 	t.Helper()
 	ended := code == 0 || code == 1 && e.command() == "check" || e.command() == "doctor"
 	switch {
 	case e.json == "":
-	case !ended: // nothing that could be taken for an answer
+	case !ended: // nothing that a script could mistake for a result
 		require.Empty(t, out, "%s: %s", role, e.args)
 	case ended && e.json == "lines":
 		for line := range strings.Lines(out) {
@@ -142,7 +144,8 @@ func (e exit) printed(t *testing.T, role string, code int, out string) {
 
 const exitsPage = "../../docs/operate/exit-codes.md"
 
-// The page has the table of exits, which TestExits tries. With -update the test writes it.
+// TestExitsPage checks that the page shows the table of exits, whose codes TestExits verifies. With
+// -update the test rewrites it.
 func TestExitsPage(t *testing.T) {
 	const begins, ends = "<!-- Written by \"make docs\". -->\n", "<!-- The end of what is written. -->\n"
 	written, err := os.ReadFile(exitsPage)
@@ -159,10 +162,10 @@ func TestExitsPage(t *testing.T) {
 	require.Equal(t, page, string(written), "the page is out of date: make docs")
 }
 
-// exitsTable is the table as Markdown. Commands whose cells are the same share a row.
+// exitsTable returns the table as Markdown. Commands with identical cells share a row.
 func exitsTable() string {
 	shown := []string{"reader", "observer", "operator", "admin"}
-	state := func(code func(string) int) string { // most roles have one code, and an admin may have another
+	state := func(code func(string) int) string { // all roles have the same code, except perhaps the admin
 		if most, admin := code("reader"), code("admin"); most != admin {
 			return fmt.Sprintf("%d, admin %d", most, admin)
 		}
@@ -199,9 +202,10 @@ func exitsTable() string {
 	return table
 }
 
-// Each command with each role that "lockctl perms" prints, on three servers that want the certificates of their
-// clients, in one of two accounts: with a leader it does what the role may, and names what is missing for the rest.
-// While most servers are away, and in an unfit bucket, it says that and prints nothing that looks like an answer.
+// TestExits runs each command as each role that "lockctl perms" prints, on three servers that
+// require client certificates, in one of two accounts. With a leader, each command does what the
+// role may do and names the missing permission otherwise. Without a majority, and in an unfit
+// bucket, it says so and prints nothing that could be mistaken for a result.
 func TestExits(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -291,15 +295,15 @@ func TestExits(t *testing.T) {
 				handle = root("acquire", last, "--ttl", "1h")
 			case e.command() == "extend", e.command() == "release":
 				handle = root("acquire", last+".s", "--ttl", "1h")
-			case e.command() == "init" && e.args != "init -f": // something to do, in either direction
+			case e.command() == "init" && e.args != "init -f": // give it something to change, in either direction
 				root("init", "-f", "--max-bytes", "200000000", "--history", "7d")
 			}
 			if slices.Contains(roles[role], "--own-only") {
-				caughtUp() // a replica that lags has no answer for a user who may not ask the leader: see "lockctl perms --help"
+				caughtUp() // a lagging replica has no reply for a user who may not ask the leader: see "lockctl perms --help"
 			}
 			want := e.led(role)
 			code, out, errs := as(role, "A", words(e, handle)...)
-			said := out + errs // of a doctor, the rows
+			said := out + errs // includes the rows of a doctor
 			require.Equal(t, want, code, "%s: %s: %s", role, e.args, said)
 			e.printed(t, role, code, out)
 			if want != 77 {
@@ -314,7 +318,7 @@ func TestExits(t *testing.T) {
 		}
 	}
 
-	// The other account has none of it.
+	// The other account has neither the bucket nor the locks.
 	code, _, errs := as("user", "B", "ls", "orders.>")
 	require.Equal(t, 78, code, errs)
 	require.Contains(t, errs, "there is no bucket natslock")
@@ -324,7 +328,7 @@ func TestExits(t *testing.T) {
 	require.Zero(t, code, errs)
 	require.Equal(t, "inside\n", out)
 
-	// Most servers are away.
+	// The bucket loses its majority.
 	c.StopServer(1)
 	c.StopServer(2)
 	for _, e := range exits {
@@ -350,7 +354,7 @@ func TestExits(t *testing.T) {
 		for role := range roles {
 			stream, err := js.Stream(t.Context(), "KV_natslock")
 			require.NoError(t, err)
-			if cfg := stream.CachedInfo().Config; cfg.MaxMsgsPerSubject == 1 { // at the beginning, and after each init
+			if cfg := stream.CachedInfo().Config; cfg.MaxMsgsPerSubject == 1 { // at the beginning and after each init
 				cfg.MaxMsgsPerSubject = 2
 				_, err = js.UpdateStream(t.Context(), cfg)
 				require.NoError(t, err)

@@ -12,8 +12,8 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// A lock has a row in the table of ls, and one more for a writer that waits. Readers and permits share
-// a row, unless the table is wide.
+// TestRows checks that ls has a row for each lock and another for a waiting writer, and that
+// readers and permits share a row unless the table is wide.
 func TestRows(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

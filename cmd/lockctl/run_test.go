@@ -19,8 +19,8 @@ import (
 	"github.com/natslock/locks/internal/verify/tier"
 )
 
-// The main job: one after the other, the second at once when the first ends. The
-// commands themselves take the times.
+// TestRunHandsOver checks that two commands run one after the other, the second immediately after
+// the first. The commands record the times themselves.
 func TestRunHandsOver(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -52,8 +52,8 @@ func TestRunHandsOver(t *testing.T) {
 	t.Fatalf("the second began %v after the end of the first", gap)
 }
 
-// kill -9 of the holder: its command ends with it, grandchildren included, and
-// the next one gets in when the lease is over, with a higher token.
+// TestRunKilled checks that when the holder gets kill -9, its command dies with it, including
+// grandchildren, and the next command starts with a higher token when the lease expires.
 func TestRunKilled(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -74,7 +74,7 @@ func TestRunKilled(t *testing.T) {
 	t.Run("the end of the lease", func(t *testing.T) {
 		tier.Proof(t)
 		require.Greater(t, number(t, file("token2")), number(t, file("token1")))
-		// The time of the grant: a busy machine takes long to start the command after it.
+		// Use the time of the grant, because a busy machine is slow to start the command.
 		waited := locks(t, s, "info", "x")[0].Holder.Since.Sub(killed)
 		require.Greater(t, waited, 3*time.Second, "before the lease was over")
 		require.Less(t, waited, 5500*time.Millisecond+3*late())
@@ -147,8 +147,8 @@ func TestRunExitCodes(t *testing.T) {
 	require.Equal(t, "--ttl", out, "the command's flags are its own")
 }
 
-// An argument that is not UTF-8 would reach the command as another one, and two names would
-// be one lock.
+// TestArgumentsNotUTF8 checks that arguments must be UTF-8: otherwise the command would receive a
+// different argument, and two names could denote one lock.
 func TestArgumentsNotUTF8(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -191,7 +191,7 @@ func TestRunConflict(t *testing.T) {
 	require.True(t, running(pid))
 }
 
-// A signal that comes while lockctl waits ends the wait, cleanly.
+// TestRunSignalWhileWaiting checks that a signal ends the wait and removes the place in the queue.
 func TestRunSignalWhileWaiting(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -207,7 +207,8 @@ func TestRunSignalWhileWaiting(t *testing.T) {
 	}
 }
 
-// Signals go to the whole group; the command decides what they mean.
+// TestRunForwardsSignals checks that lockctl forwards signals to the whole group and lets the
+// command decide what they mean.
 func TestRunForwardsSignals(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -230,8 +231,8 @@ func TestRunForwardsSignals(t *testing.T) {
 	require.Empty(t, locks(t, s, "ls"))
 }
 
-// A lock that is lost takes the whole group with it: TERM, which the command may
-// use to clean up, and KILL for what ignores it.
+// TestRunLost checks that losing the lock ends the whole process group: TERM gives the command time
+// to clean up, and KILL ends what ignores it.
 func TestRunLost(t *testing.T) {
 	t.Parallel()
 	for _, now := range []bool{false, true} {
@@ -275,8 +276,8 @@ func TestRunLost(t *testing.T) {
 	}
 }
 
-// Cut off from the server, the command is ended before the server may let
-// anybody else in: TTL after the last renewal, at the latest.
+// TestRunOutage checks that when the connection is lost, the command is ended before the server may
+// grant the lock to another client, which is at most one TTL after the last renewal.
 func TestRunOutage(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -295,7 +296,7 @@ func TestRunOutage(t *testing.T) {
 	require.Contains(t, p.err.String(), "lock lost")
 }
 
-// An outage that is over in time is none.
+// TestRunSurvivesRestart checks that an outage shorter than the lease does not affect the command.
 func TestRunSurvivesRestart(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -310,8 +311,8 @@ func TestRunSurvivesRestart(t *testing.T) {
 	require.Empty(t, locks(t, s, "ls"))
 }
 
-// When a command ends of itself, lockctl leaves alone the processes that the command has
-// started in the background, as flock -o does.
+// TestRunLeavesBackgroundAlone checks that when a command exits by itself, lockctl leaves its
+// background processes alone, as flock -o does.
 func TestRunLeavesBackgroundAlone(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -323,7 +324,7 @@ func TestRunLeavesBackgroundAlone(t *testing.T) {
 	require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
 }
 
-// Nobody reads what lockctl has to say: it ends the group all the same.
+// TestRunBrokenPipe checks that lockctl ends the group even if nobody reads its output.
 func TestRunBrokenPipe(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -345,7 +346,7 @@ func TestRunBrokenPipe(t *testing.T) {
 	require.Equal(t, 75, cmd.ProcessState.ExitCode(), "%v", cmd.ProcessState)
 	gone(t, pid)
 
-	// The command's own pipe is its own affair.
+	// A broken pipe of the command concerns only the command.
 	sh := exec.Command("bash", "-c", `"$0" -s "$1" run y -- yes | head -n 1; echo ${PIPESTATUS[0]}`, binary, s.URL())
 	sh.Env = cmd.Env
 	out, err := sh.Output()

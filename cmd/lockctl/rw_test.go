@@ -14,8 +14,9 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Two readers are in at once, which the commands prove themselves: each ends only
-// when it has seen the other. A writer waits for both, and is alone.
+// TestRunReadersAndWriter checks that two readers hold the lock simultaneously, because each of
+// their commands ends only after it has seen the other, and that a writer waits for both and then
+// excludes all others.
 func TestRunReadersAndWriter(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -71,7 +72,7 @@ func TestRunReadersAndWriter(t *testing.T) {
 	require.Empty(t, locks(t, s, "ls"))
 }
 
-// A writer that gives up waiting for readers holds up nobody any more.
+// TestRunWriteGivesUp checks that a writer that gives up no longer holds up other clients.
 func TestRunWriteGivesUp(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -87,8 +88,8 @@ func TestRunWriteGivesUp(t *testing.T) {
 	}
 	free()
 	p := start(t, s, "run", "--write", "x", "--", "echo", "inside")
-	// Not before the renewal that comes with the watch of the gate: a deletion that
-	// crosses a renewal needs a second try.
+	// Wait for the renewal that the writer makes when it begins to watch its gate, because a
+	// deletion that crosses a renewal needs a second try.
 	await(t, s, "x", "a waiting writer", func(l lock) bool { return l.WriterWaits && l.Holder.Revision > record.TokenRevision(l.Holder.Token) })
 	p.signal(syscall.SIGTERM)
 	require.Equal(t, 128+15, p.wait())
@@ -97,8 +98,8 @@ func TestRunWriteGivesUp(t *testing.T) {
 	require.True(t, running(pid))
 }
 
-// When an operator breaks a reader, lockctl ends that reader's process group. The other
-// readers go on. The writer behind them gets in when they are done.
+// TestBreakReader checks that breaking a reader ends that reader's process group only, and that the
+// writer behind the readers gets in once the others have finished.
 func TestBreakReader(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -175,8 +176,8 @@ func TestBreakReader(t *testing.T) {
 	require.Equal(t, "inside\n", writer.out.String())
 }
 
-// The writer that is in is the only holder, so nothing has to be chosen. One that
-// is broken while it waits for readers gives way, and gets in later.
+// TestBreakWriter checks that a writer can be broken without choosing a holder, because it is the
+// only one. A writer broken while it waits for readers gives way and gets in later.
 func TestBreakWriter(t *testing.T) {
 	t.Parallel()
 	s := serve(t)

@@ -29,29 +29,29 @@ import (
 
 var update = flag.Bool("update", false, "write the screens in testdata instead of comparing with them")
 
-// screen is a lockctl on a terminal of its own, and what that terminal shows.
+// screen is a lockctl on its own terminal, together with what the terminal shows.
 type screen struct {
 	t    *testing.T
 	cmd  *exec.Cmd
 	ptmx *os.File
-	done chan struct{} // the program has ended, and all of its output is here
+	done chan struct{} // closed when the program has exited and all of its output has been read
 
 	mu      sync.Mutex
 	vt      vt10x.Terminal
-	pending []byte // a sequence that is not complete
+	pending []byte // an incomplete sequence
 	frames  bool   // the program marks its frames
 	shown   string // the text after the last complete frame
 	raw     []byte
-	writes  int           // of the program, at least
-	more    chan struct{} // closed and replaced with every output
+	writes  int           // number of writes by the program, at least
+	more    chan struct{} // closed and replaced on every output
 }
 
-// display starts lockctl on a terminal of 80 by 24.
+// display starts lockctl on an 80x24 terminal.
 func display(t *testing.T, s *testutil.Server, env []string, args ...string) *screen {
 	t.Helper()
 	v := &screen{t: t, done: make(chan struct{}), more: make(chan struct{}), vt: vt10x.New(vt10x.WithSize(80, 24))}
 	v.cmd = exec.Command(binary, args...)
-	here := slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "SSH_TTY=") }) // there no frames are marked
+	here := slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "SSH_TTY=") }) // over SSH, frames are not marked
 	v.cmd.Env = append(here, "HOME="+t.TempDir(), "NATS_URL="+s.URL(), "TERM=xterm-256color", "NO_COLOR=", "LC_ALL=C.UTF-8")
 	v.cmd.Env = append(v.cmd.Env, env...)
 	var err error
@@ -59,8 +59,8 @@ func display(t *testing.T, s *testutil.Server, env []string, args ...string) *sc
 	require.NoError(t, err)
 	go func() {
 		defer close(v.done)
-		// After the end of the program Linux can answer EIO while the last output is still
-		// in the queue of the terminal. The next read waits for that queue, and returns it.
+		// After the program exits, Linux may return EIO while its last output is still in the
+		// terminal's queue. The next read waits for the queue and returns the output.
 		buf := make([]byte, 4096)
 		for failed := 0; failed < 2; {
 			n, err := v.ptmx.Read(buf)
@@ -85,12 +85,12 @@ func display(t *testing.T, s *testutil.Server, env []string, args ...string) *sc
 	return v
 }
 
-// foreign are the sequences that a terminal ignores which does not know them,
-// and that the emulator takes for others.
+// foreign matches sequences that a terminal ignores if it does not know them, but that the emulator
+// misinterprets.
 var foreign = regexp.MustCompile(`^\x1b\[([<=>].*|\?.*[up])$`)
 
-// Requests and marks of synchronized output (mode 2026): a terminal that knows it shows
-// whole frames only. The emulator does not, so the tests do it.
+// Synchronized output (mode 2026) brackets frames, so that a terminal shows only complete ones. The
+// emulator does not support it, so the tests do.
 const (
 	asksForFrames = "\x1b[?2026$p"
 	marksFrames   = "\x1b[?2026;2$y"
@@ -112,7 +112,7 @@ func (v *screen) show(b []byte) {
 		switch string(seq) {
 		case asksForFrames:
 			_, _ = v.ptmx.WriteString(marksFrames)
-		case frameBegins: // the program draws the first frames before it has the answer
+		case frameBegins: // the program draws the first frames before it has the reply
 			v.frames = true
 		case frameEnds:
 			v.shown = v.textLocked()
@@ -127,7 +127,7 @@ func (v *screen) show(b []byte) {
 	v.changedLocked()
 }
 
-// end makes what there is the text of the screen: the program draws no more.
+// end makes the current contents the text of the screen, because the program draws no more.
 func (v *screen) end() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -143,10 +143,10 @@ func (v *screen) changedLocked() {
 	v.more = make(chan struct{})
 }
 
-// wholeRunes reports whether b ends with a whole rune.
+// wholeRunes reports whether b ends with a complete rune.
 func wholeRunes(b []byte) bool { return strings.ToValidUTF8(string(b), "") == string(b) }
 
-// text is what the terminal shows, after a complete frame.
+// text returns what the terminal shows after the last complete frame.
 func (v *screen) text() string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -161,7 +161,7 @@ func (v *screen) textLocked() string {
 	return b.String()
 }
 
-// until waits for the terminal to show what is wanted.
+// until waits until the text on the terminal satisfies cond, and returns it.
 func (v *screen) until(what string, cond func(text string) bool) string {
 	v.t.Helper()
 	timer := time.NewTimer(kit.Patience)
@@ -181,7 +181,7 @@ func (v *screen) until(what string, cond func(text string) bool) string {
 	}
 }
 
-// shows waits for all of these texts.
+// shows waits until all of the texts are on the screen.
 func (v *screen) shows(texts ...string) string {
 	v.t.Helper()
 	return v.until(strings.Join(texts, ", "), func(text string) bool {
@@ -194,14 +194,14 @@ func (v *screen) shows(texts ...string) string {
 	})
 }
 
-// hides waits until a text is not there any more.
+// hides waits until a text has disappeared.
 func (v *screen) hides(gone string) string {
 	v.t.Helper()
 	return v.until("no "+gone, func(text string) bool { return !strings.Contains(text, gone) })
 }
 
-// press sends keys as a terminal does. After an escape alone wait for its effect:
-// what follows at once makes another key of it.
+// press sends keys the way a terminal does. After a lone Escape, wait for its effect before
+// pressing anything else: a key that follows immediately would form an escape sequence with it.
 func (v *screen) press(keys string) {
 	v.t.Helper()
 	_, err := v.ptmx.WriteString(keys)
@@ -219,7 +219,7 @@ func (v *screen) resize(cols, rows int) {
 	v.t.Helper()
 	v.mu.Lock()
 	v.vt.Resize(cols, rows)
-	// The emulator gives the new columns no tab stops, and lockctl moves by tabs.
+	// The emulator sets no tab stops in the new columns, but lockctl moves the cursor by tabs.
 	tabs := "\x1b7"
 	for col := 9; col <= cols; col += 8 {
 		tabs += fmt.Sprintf("\x1b[1;%dH\x1bH", col)
@@ -229,7 +229,7 @@ func (v *screen) resize(cols, rows int) {
 	require.NoError(v.t, pty.Setsize(v.ptmx, &pty.Winsize{Cols: uint16(cols), Rows: uint16(rows)}))
 }
 
-// ends waits for the end of the program and returns its exit code.
+// ends waits for the program to exit and returns its exit code.
 func (v *screen) ends() int {
 	v.t.Helper()
 	select {
@@ -241,14 +241,14 @@ func (v *screen) ends() int {
 	}
 }
 
-// output is all that was written to the terminal.
+// output returns everything that was written to the terminal.
 func (v *screen) output() string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return string(v.raw)
 }
 
-// written is how many times the program has written to the terminal, at least.
+// written returns a lower bound on how often the program has written to the terminal.
 func (v *screen) written() int {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -266,15 +266,15 @@ var (
 	someURL   = regexp.MustCompile(`nats://127\.0\.0\.1:\d+`)
 )
 
-// looksLike compares a screen with the one in testdata, but for what is another
-// each time. Columns keep their widths.
+// looksLike compares a screen with the one in testdata, ignoring what differs between runs. Columns
+// must keep their widths.
 func looksLike(t *testing.T, name, text string) {
 	t.Helper()
 	host, err := os.Hostname()
 	require.NoError(t, err)
 	lines := strings.Split(text, "\n")
-	lines[0] = regexp.MustCompile(` {2,}`).ReplaceAllString(lines[0], "  ") // the URL's width
-	// holders is the column of the holders in a list. They are cut where the host has it.
+	lines[0] = regexp.MustCompile(` {2,}`).ReplaceAllString(lines[0], "  ") // the width of the URL varies
+	// holders is the offset of the HOLDER column, whose texts are cut at the host name.
 	holders := 0
 	for i, line := range lines {
 		if at := strings.Index(line, "HOLDER"); at >= 0 && strings.HasPrefix(line, " KIND") {

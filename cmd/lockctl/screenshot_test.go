@@ -27,8 +27,8 @@ const (
 	pictureRows = 13
 )
 
-// TestPicture compares the picture in the README with the screen of top. With -update it
-// writes the picture. Times, rates and places of the server differ each time.
+// TestPicture compares the README's picture with top's screen, ignoring times, rates and server
+// addresses. With -update it writes the picture.
 func TestPicture(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -73,13 +73,13 @@ var (
 	figures = regexp.MustCompile(`\d+(\.\d+)?(ms|s|/s)|\d+m\d\ds|\S+:\d+|(^|\s)-(\s|$)`)
 )
 
-// steady is the text of a picture without the parts that vary.
+// steady returns the text of a picture without the parts that vary.
 func steady(picture string) string {
 	text := figures.ReplaceAllString(tags.ReplaceAllString(picture, " "), " N ")
 	return strings.Join(strings.Fields(text), " ")
 }
 
-// colours are the sixteen of a terminal with a dark background.
+// colours are the 16 colours of a terminal with a dark background.
 var colours = [16]string{
 	"#21262d", "#ff7b72", "#7ee787", "#e3b341", "#79c0ff", "#d2a8ff", "#76e3ea", "#c9d1d9",
 	"#8b949e", "#ffa198", "#aff5b4", "#f2cc60", "#a5d6ff", "#e2c5ff", "#b3f0ff", "#ffffff",
@@ -103,8 +103,8 @@ func colour(c vt10x.Color) string {
 	return foreground
 }
 
-// svg is what a terminal shows, as a picture. Each run of cells with the same colours is
-// one text of a fixed width, so that the columns stand with any font.
+// svg renders the terminal's contents as a picture. Each run of cells in the same colours becomes
+// one text element of fixed width, so the columns line up with any font.
 func svg(vt vt10x.View) string {
 	cols, rows := vt.Size()
 	width, height := cols*cellWidth+24, rows*cellHeight+24

@@ -25,8 +25,9 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// storm is a script that goes through steps, each with a lock, and says what has become of it. Whoever is
-// inside makes a directory, or a file for a reader, and finds out that way who else is.
+// storm is a script that runs through steps, takes a lock in each and prints what happens to it.
+// While it holds the lock it creates a directory, or a file if it is a reader, which reveals any
+// other holder.
 const storm = `
 say() { echo "$1 $id"; }
 enter() {
@@ -59,16 +60,16 @@ step() {
 }
 `
 
-// saying is what the storm says of a claim.
+// saying matches a line that the storm prints about a claim.
 var saying = regexp.MustCompile(`^([-\w]+) ([A-Z2-7]{26})\n$`)
 
-// ends are the ways of a lock through a script.
+// ends lists what a script may do with a lock.
 var ends = []string{
 	"release", "extend release", "extend extend extend release", "forget", "extend forget",
 	"break release", "extend break extend release", "now", "extend now release",
 }
 
-// claims are how often each thing has happened to a claim, by its id.
+// claims counts how often each thing has happened to each claim, by the claim's ID.
 type claims map[string]map[string]int
 
 func (c claims) add(id, what string) {
@@ -78,7 +79,7 @@ func (c claims) add(id, what string) {
 	c[id][what]++
 }
 
-// total is how often a thing has happened.
+// total returns how often a thing has happened to all claims together.
 func (c claims) total(what string) (n int) {
 	for _, one := range c {
 		n += one[what]
@@ -86,8 +87,9 @@ func (c claims) total(what string) (n int) {
 	return n
 }
 
-// TestScriptStorm: many scripts take, extend, release and forget locks of all sorts, and an operator breaks them. What
-// history, watch, check and the exporter show is what the scripts say.
+// TestScriptStorm lets many scripts acquire, extend, release and forget locks of all kinds while an
+// operator breaks some, and checks that history, watch, check and the exporter agree with what the
+// scripts print.
 func TestScriptStorm(t *testing.T) {
 	tier.Proof(t)
 	s := remembered(t)
@@ -114,7 +116,7 @@ func TestScriptStorm(t *testing.T) {
 		require.Zero(t, p.cmd.ProcessState.ExitCode(), p.out)
 		require.NotContains(t, p.out.String(), "BESIDE")
 		for line := range strings.Lines(p.out.String()) {
-			if m := saying.FindStringSubmatch(line); m != nil { // else it is lockctl, which says that it waits
+			if m := saying.FindStringSubmatch(line); m != nil { // other lines are from lockctl, which reports that it waits
 				said.add(m[2], m[1])
 				writers[m[2]] = writers[m[2]] || m[1] == "writes"
 			}
@@ -130,7 +132,7 @@ func TestScriptStorm(t *testing.T) {
 	require.Equal(t, 1, code, out)
 	require.Contains(t, out, "; and 2 locks more")
 
-	// How each claim has ended, by what its script says.
+	// want counts how each claim should have ended according to its script.
 	want := make(claims)
 	for id, did := range said {
 		want.add(id, "granted")
@@ -151,7 +153,7 @@ func TestScriptStorm(t *testing.T) {
 		require.Positive(t, want.total(end), end)
 	}
 
-	// A broken claim has a second end, that of its record.
+	// The record of a broken claim ends separately, so it has a second end.
 	ended := func(got claims) {
 		t.Helper()
 		for id, did := range got {
@@ -160,7 +162,7 @@ func TestScriptStorm(t *testing.T) {
 					require.LessOrEqual(t, n, 1, "%s: %v", id, did)
 					continue
 				}
-				if what == "renewed" && writers[id] { // it renews its gate while it waits for readers
+				if what == "renewed" && writers[id] { // a writer renews its gate while it waits for readers
 					require.GreaterOrEqual(t, n, want[id][what], id)
 					continue
 				}
@@ -180,7 +182,7 @@ func TestScriptStorm(t *testing.T) {
 	copied(t, s)
 	var kept claims
 	var missed int
-	kit.Eventually(t, "the history agrees with the watch", func() bool { // the record of a broken claim may end between the two
+	kit.Eventually(t, "the history agrees with the watch", func() bool { // the record of a broken claim may end between the two reads
 		_, out, _ = run(t, s, "history", "storm.>", "--json", "--verbose")
 		seen, kept, missed = holdsOf(t, strings.NewReader(watching.out.String())), holdsOf(t, strings.NewReader(out)), missedOf(t, out)
 		for _, what := range []string{"granted", "renewed", "released", "expired", "broken"} {
@@ -202,7 +204,7 @@ func TestScriptStorm(t *testing.T) {
 	})
 }
 
-// waitFor waits for the end of a script that takes long.
+// waitFor waits up to d for a long script to exit.
 func (p *script) waitFor(d time.Duration) {
 	p.t.Helper()
 	select {
@@ -212,7 +214,7 @@ func (p *script) waitFor(d time.Duration) {
 	}
 }
 
-// holdsOf are the events of holders in the output of watch or history.
+// holdsOf counts the events of holders in the output of watch or history.
 func holdsOf(t *testing.T, out io.Reader) claims {
 	t.Helper()
 	all := make(claims)
@@ -220,7 +222,7 @@ func holdsOf(t *testing.T, out io.Reader) claims {
 	for lines.Scan() {
 		var ev struct{ Event, ID string }
 		if json.Unmarshal(lines.Bytes(), &ev) != nil {
-			continue // a line that is being written
+			continue // an incomplete line
 		}
 		switch ev.Event {
 		case "granted", "renewed", "released", "expired", "broken":
@@ -230,7 +232,7 @@ func holdsOf(t *testing.T, out io.Reader) claims {
 	return all
 }
 
-// missedOf is how many writes a history says that it lacks after its begin.
+// missedOf returns the number of writes that a history reports as missing after its beginning.
 func missedOf(t *testing.T, out string) (n int) {
 	t.Helper()
 	for line := range strings.Lines(out) {
@@ -243,7 +245,8 @@ func missedOf(t *testing.T, out string) (n int) {
 	return n
 }
 
-// exporter builds the exporter and starts it, and returns the metrics of the storm when it follows the bucket.
+// exporter builds and starts the exporter, waits until it follows the bucket, and returns a
+// function that reads the metrics of the storm.
 func exporter(t *testing.T, s *testutil.Server) func() map[string]int {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "natslock-exporter")

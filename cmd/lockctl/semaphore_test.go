@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Two commands run with a permit each, a third one waits, and a break of one lets it in. All
-// commands show what is so.
+// TestSemaphore checks that two commands run with a permit each while a third waits, that breaking
+// a permit lets it in, and that all commands show this state.
 func TestSemaphore(t *testing.T) {
 	t.Parallel()
 	s := serve(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// lockctl ends the processes of a shell with it when the lock is lost.
+// TestRunShellIsEnded checks that losing the lock ends a shell together with its child processes.
 func TestRunShellIsEnded(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -23,7 +23,7 @@ func TestRunShellIsEnded(t *testing.T) {
 	gone(t, child)
 }
 
-// A line of a shell has the output and the exit code that flock has for it.
+// TestRunAsFlock checks that a shell command line has the same output and exit code as under flock.
 func TestRunAsFlock(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("flock"); err != nil {

@@ -12,10 +12,11 @@ import (
 	"github.com/natslock/locks/internal/verify/tier"
 )
 
-// No package takes long before main: each "lockctl run" starts two processes.
+// TestStart checks that no package spends long in its initialization, because every "lockctl run"
+// starts two processes.
 func TestStart(t *testing.T) {
 	tier.Proof(t)
-	const most = 5 // ms: a table of all runes takes 19, and what is there in sum 3
+	const most = 5 // ms: a table of all runes takes 19, all current packages together 3
 	took := map[string]float64{}
 	line := regexp.MustCompile(`(?m)^init (\S+) @\S+ ms, (\S+) ms clock`)
 	for range 10 {

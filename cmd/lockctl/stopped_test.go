@@ -19,8 +19,8 @@ import (
 	"github.com/natslock/locks/internal/verify/tier"
 )
 
-// A lockctl that is stopped cannot end its command: the guard does, with all of
-// the group, before the next holder starts.
+// TestRunStopped checks that the guard ends the whole process group of a suspended lockctl, which
+// cannot do so itself, before the next holder starts.
 func TestRunStopped(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -47,16 +47,16 @@ func TestRunStopped(t *testing.T) {
 	require.Contains(t, p.err.String(), "lock lost")
 }
 
-// A lockctl that goes on after the TERM and before the end of the validity still
-// has the lock, and leaves the command the time to end.
+// TestRunStoppedUntilTerm checks that a lockctl resumed after the guard's TERM, while the lock is
+// still valid, keeps the lock and gives the command time to exit.
 func TestRunStoppedUntilTerm(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
 	s := serve(t)
 	dir := t.TempDir()
 	file := func(name string) string { return filepath.Join(dir, name) }
-	// The KILL comes a second after the TERM. A shell that waits runs its trap at once, also on
-	// a busy machine: it needs no other process for that.
+	// KILL follows a second after TERM. A shell that waits runs its trap immediately, even on a
+	// busy machine, because it needs no other process.
 	p := start(t, s, "run", "--ttl", "5s", "x", "--", "sh", "-c", `
 		trap 'echo > `+file("asked")+`' TERM
 		echo $$ > `+file("child")+`
@@ -64,7 +64,7 @@ func TestRunStoppedUntilTerm(t *testing.T) {
 		while ! test -e `+file("go")+`; do sleep 0.01; done`)
 	child := int(number(t, file("child")))
 	first := locks(t, s, "info", "x")[0].Holder.Revision
-	// By then the guard has its orders: the command can be quicker than these.
+	// The command may be ready before the guard has its orders. After a renewal it has them.
 	await(t, s, "x", "a renewal", func(l lock) bool { return l.Holder != nil && l.Holder.Revision > first })
 	pause(t, p)
 	contents(t, file("asked"))
@@ -81,14 +81,15 @@ func TestRunStoppedUntilTerm(t *testing.T) {
 	require.Empty(t, locks(t, s, "ls"))
 }
 
-// A lockctl that runs ends the command itself: the guard adds no signal.
+// TestRunOutageOneSignal checks that a running lockctl ends the command itself, without an
+// additional signal from the guard.
 func TestRunOutageOneSignal(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
 	s := serve(t)
 	dir := t.TempDir()
 	file := func(name string) string { return filepath.Join(dir, name) }
-	// From TERM to KILL it is a second here too.
+	// Here too, KILL follows a second after TERM.
 	p := start(t, s, "run", "--ttl", "10s", "x", "--", "sh", "-c", `
 		trap 'echo TERM >> `+file("signals")+`' TERM
 		echo $$ > `+file("child")+`
@@ -102,7 +103,8 @@ func TestRunOutageOneSignal(t *testing.T) {
 	require.NotContains(t, p.err.String(), "guard")
 }
 
-// The first waiter of a free lock is stopped. -n says at any time that the lock has a queue.
+// TestRunOnceBehindStopped checks that while the first waiter of a free lock is suspended, -n
+// always reports that the lock has a queue.
 func TestRunOnceBehindStopped(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -136,7 +138,8 @@ func TestRunOnceBehindStopped(t *testing.T) {
 	}
 }
 
-// A busy machine may let a process stand still for two seconds. The demo goes on after that.
+// TestDemoStandsStill checks that the demo survives a pause of two seconds, which can happen on a
+// busy machine.
 func TestDemoStandsStill(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()

@@ -21,8 +21,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// locker is a client in the test's own process, under a name of its own: what
-// the screens show.
+// locker returns a client inside the test with the given owner name, which the screens show.
 func locker(t *testing.T, s *testutil.Server, owner string, opts ...natslock.Option) *natslock.Client {
 	t.Helper()
 	c, err := natslock.New(t.Context(), s.Connect(), append(opts, natslock.WithOwner(owner))...)
@@ -35,8 +34,8 @@ func locker(t *testing.T, s *testutil.Server, owner string, opts ...natslock.Opt
 	return c
 }
 
-// crowd makes locks of all sorts: a mutex with a holder and one who waits, one
-// that is free, and a reader-writer lock with two readers.
+// crowd sets up locks of several kinds: a contended mutex, an uncontended one, and a reader-writer
+// lock with two readers.
 func crowd(t *testing.T, s *testutil.Server) {
 	t.Helper()
 	billing, shipping := locker(t, s, "billing-service-1"), locker(t, s, "shipping-service-2")
@@ -96,11 +95,11 @@ func TestTopWithoutColors(t *testing.T) {
 	v.press("b")
 	v.shows("Break it?")
 	require.NotRegexp(t, `\x1b\[([0-9;]*;)?(3|4|9|10)[0-9](;[0-9;]*)?m`, v.output())
-	v.press("\x03") // ctrl+c
+	v.press("\x03") // Ctrl+C
 	require.Zero(t, v.ends())
 }
 
-// namesOn are those listed, in order.
+// namesOn returns the listed names in order.
 func namesOn(text string) []string {
 	var all []string
 	for _, m := range regexp.MustCompile(`(?m)^[> ](?:mutex|rw|sem)\s+(\S+)`).FindAllStringSubmatch(text, -1) {
@@ -137,7 +136,7 @@ func TestTopKeys(t *testing.T) {
 	v.shows("with orDers: 1")
 	v.press(keyEsc)
 	order("index", "orders.42", "deploy")
-	v.press("/shipping") // a reader's
+	v.press("/shipping") // owned by a reader
 	order("index")
 	v.press("x")
 	order()
@@ -154,7 +153,7 @@ func TestTopKeys(t *testing.T) {
 	require.Zero(t, v.ends())
 }
 
-// A break through top breaks, that holder only, and only after a y.
+// TestTopBreak checks that top breaks a lock only after a y, and breaks only the holder shown.
 func TestTopBreak(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -164,7 +163,7 @@ func TestTopBreak(t *testing.T) {
 	v.shows("locks 1  held 1")
 	v.press("b")
 	v.shows("Break it?", uintString(token), "[y/N]")
-	v.press("q") // anything but y is a no
+	v.press("q") // anything but y means no
 	v.shows("nothing was broken")
 	require.True(t, v.alive())
 	require.Nil(t, locks(t, s, "info", "x")[0].Holder.Broken)
@@ -179,7 +178,7 @@ func TestTopBreak(t *testing.T) {
 	v.press("b")
 	v.hides("Break it?")
 
-	// top breaks the holder that it shows, and no later holder.
+	// top breaks the holder that it shows, not a later one.
 	p, pid := hold(t, s, "x")
 	v.shows("locks 1  held 1")
 	v.press("b")
@@ -193,7 +192,8 @@ func TestTopBreak(t *testing.T) {
 	require.True(t, running(second.cmd.Process.Pid))
 }
 
-// A paused holder is broken safely, then so that the next one gets in.
+// TestTopBreakNow breaks a suspended holder, first safely and then immediately, which lets the next
+// one in.
 func TestTopBreakNow(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -220,7 +220,7 @@ func TestTopBreakNow(t *testing.T) {
 	v.shows("x broken: free now", "no locks")
 }
 
-// Of several readers one is chosen.
+// TestTopBreakReader checks that top asks which of several readers to break.
 func TestTopBreakReader(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -263,7 +263,8 @@ func TestTopResize(t *testing.T) {
 	require.Zero(t, v.ends())
 }
 
-// A server that goes away is shown, and what is there when it is back.
+// TestTopOutage checks that top reports an outage, and shows the current locks when the server is
+// back.
 func TestTopOutage(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -291,7 +292,7 @@ func TestTopOutage(t *testing.T) {
 	require.Zero(t, v.ends(), "it can be ended without a server")
 }
 
-// top has a screen to lose: it ends before that is drawn over.
+// TestTopWithoutBucket checks that top exits before it draws its screen if there is no bucket.
 func TestTopWithoutBucket(t *testing.T) {
 	t.Parallel()
 	v := display(t, testutil.RunServer(t), nil, "top")
@@ -304,7 +305,7 @@ func TestTopRates(t *testing.T) {
 	s := serve(t)
 	v := display(t, s, nil, "top")
 	v.shows("locks 0", "grants 0.0/s  hand-overs 0.0/s", "connected")
-	// The rates are those of the last 4 s, so the clients take and release all the time.
+	// The rates cover the last 4 s, so the clients keep taking and releasing the lock.
 	contend := func(clients int) (stop func()) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
@@ -341,21 +342,22 @@ func TestTopRates(t *testing.T) {
 	stop()
 }
 
-// Renewals move the end of a lease on the screen.
+// TestTopRenewals checks that a renewal updates the remaining lease on the screen.
 func TestTopRenewals(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
 	s := serve(t)
 	hold(t, s, "x", "--ttl", "3s")
 	v := display(t, s, nil, "top")
-	// The hold is still younger than 10 s, so top has not yet read everything without an
-	// event.
+	// The lock has been held for less than 10 s, so top cannot have learned of the renewal from its
+	// regular full read.
 	v.until("a lease that goes on", func(text string) bool {
 		return regexp.MustCompile(`mutex x .* [4-9]\.\ds +[1-3]\.\ds `).MatchString(text)
 	})
 }
 
-// A name or metadata of another client cannot steer the terminal.
+// TestTopHostileName checks that another client's lock names and metadata cannot control the
+// terminal.
 func TestTopHostileName(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -387,7 +389,7 @@ func TestTopRefuses(t *testing.T) {
 	require.Contains(t, v.text(), "lockctl:", "said where it can be read")
 }
 
-// Ten thousand locks do not make it slow.
+// TestTopTenThousand checks that top stays responsive with 10,000 locks.
 func TestTopTenThousand(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()

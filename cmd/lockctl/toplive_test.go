@@ -24,7 +24,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// cycle has clients take and release a lock in turn until the returned function is called.
+// cycle has clients take turns with a lock until stop is called.
 func cycle(t *testing.T, s *testutil.Server, name string, clients int, inside time.Duration) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -45,12 +45,12 @@ func cycle(t *testing.T, s *testutil.Server, name string, clients int, inside ti
 	return end
 }
 
-// lineOf is the line of the list with a lock.
+// lineOf returns the line of the list that shows the lock.
 func lineOf(text, name string) string {
 	return regexp.MustCompile(`(?m)^[> ](?:mutex|rw|sem)\s+` + regexp.QuoteMeta(name) + `\s.*`).FindString(text)
 }
 
-// keepHeld takes locks that stay held, each in a millisecond of its own.
+// keepHeld acquires locks that stay held, each in a different millisecond.
 func keepHeld(t *testing.T, c *natslock.Client, names ...string) {
 	t.Helper()
 	for _, name := range names {
@@ -62,8 +62,8 @@ func keepHeld(t *testing.T, c *natslock.Client, names ...string) {
 	}
 }
 
-// An operator reads the lock that is hot among 500, without a key pressed, while it
-// changes hands all the time.
+// TestTopFindsHotLock checks that one hot lock among 500 stays readable on the screen without a key
+// pressed, even while it constantly changes hands.
 func TestTopFindsHotLock(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -95,7 +95,7 @@ func TestTopFindsHotLock(t *testing.T) {
 	stop()
 }
 
-// A lock that is held for no time at all is on the screen, at once.
+// TestTopShortHolds checks that top shows even a lock that is released right after it is acquired.
 func TestTopShortHolds(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -116,7 +116,7 @@ func TestTopShortHolds(t *testing.T) {
 	v.shows("no locks")
 }
 
-// However much happens, the screen is drawn 30 times a second at most.
+// TestTopFrames checks that top draws at most 30 frames a second, however many events arrive.
 func TestTopFrames(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -135,7 +135,7 @@ func TestTopFrames(t *testing.T) {
 	stop()
 }
 
-// The selection is to be seen without colours.
+// TestTopSelectionWithoutColors checks that the selection is visible without colors.
 func TestTopSelectionWithoutColors(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -146,8 +146,8 @@ func TestTopSelectionWithoutColors(t *testing.T) {
 	v.shows(" mutex a ", ">mutex b ")
 }
 
-// Names that differ at their ends only are told apart on a narrow screen. A wide one has
-// the whole names.
+// TestTopLongNames checks that a narrow screen shows enough of two names to distinguish them even
+// if they differ only at the end, and that a wide screen shows them in full.
 func TestTopLongNames(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -161,7 +161,7 @@ func TestTopLongNames(t *testing.T) {
 	v.shows(name+"0001 ", name+"0002 ")
 }
 
-// A terminal of the C locale gets ASCII only, whatever the names are.
+// TestTopASCII checks that a terminal in the C locale receives only ASCII, regardless of the names.
 func TestTopASCII(t *testing.T) {
 	t.Parallel()
 	for _, env := range [][]string{{"LC_ALL=C"}, {"LC_ALL=", "LC_CTYPE=POSIX", "LANG=de_DE.UTF-8"}, {"LC_ALL=", "LC_CTYPE=", "LANG="}} {
@@ -192,8 +192,9 @@ func TestTopASCII(t *testing.T) {
 	}
 }
 
-// Without a key pressed the first line is selected and the view is at the top, even when a
-// lock comes before the lock that was first. A selection that was moved follows its lock.
+// TestTopStaysAtTop checks that until a key is pressed, the first line stays selected and the view
+// stays at the top, even if a new lock sorts first. A selection that the user has moved follows its
+// lock.
 func TestTopStaysAtTop(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -216,7 +217,7 @@ func TestTopStaysAtTop(t *testing.T) {
 	v.shows("locks 43", ">mutex A ")
 }
 
-// The order can be chosen at the start.
+// TestTopSort checks that --sort sets the initial order.
 func TestTopSort(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -264,8 +265,8 @@ func TestTopSort(t *testing.T) {
 	require.Equal(t, 64, v.ends())
 }
 
-// A lease that ends while the server is away is not shown as held. The server may have
-// renewed it, or be late to remove it: both are said.
+// TestTopLeaseEndsInOutage checks that a lease that ends during an outage is not shown as held, and
+// that top mentions both possibilities: the server may have renewed it or may remove it late.
 func TestTopLeaseEndsInOutage(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -292,15 +293,15 @@ func TestTopLeaseEndsInOutage(t *testing.T) {
 	v.shows("locks 2  held 1")
 }
 
-// The screen of a lock has what happened to it, latest first and bounded, and says what
-// was missed.
+// TestTopHistory checks that a lock's screen lists a bounded number of events, the latest first,
+// and reports those that were missed.
 func TestTopHistory(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	c := locker(t, s, "billing-service-1")
 	v := display(t, s, nil, "top", "--sort", "name")
 	v.shows("connected", "no locks")
-	v.resize(120, 260) // before there is much to draw: the terminal and top resize one after the other
+	v.resize(120, 260) // before there is much to draw, because the terminal and top do not resize simultaneously
 	v.until("a tall screen", func(text string) bool {
 		return strings.Count(text[:max(strings.LastIndex(text, "q quit"), 0)], "\n") == 259
 	})

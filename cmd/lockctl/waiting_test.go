@@ -19,7 +19,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// A waiter knows whom it waits for and at which place, for each kind of lock.
+// TestWaitText checks that a waiter is told its place and for whom it waits, for each kind of lock.
 func TestWaitText(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -54,8 +54,8 @@ func TestWaitText(t *testing.T) {
 	})
 }
 
-// After a second a waiter says for whom it waits, once where there is no terminal. A lock that is
-// free sooner has nothing to say.
+// TestNoticed checks that after a second, a waiter prints for whom it waits, only once if there is
+// no terminal, and that a wait shorter than that prints nothing.
 func TestNoticed(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.NewClient(t, s.Connect(), natslock.WithOwner("web-1"))
@@ -87,8 +87,9 @@ func TestNoticed(t *testing.T) {
 	})
 }
 
-// The first waiter of a free lock is cut off. A try without waiting says at any time that the lock has
-// a queue, also when the tombstone of the last hold is gone and the server would accept the write.
+// TestUnqueued checks that while the first waiter of a free lock is cut off, a try without waiting
+// reports the queue, even when the tombstone of the last hold has expired and the server would
+// accept the write.
 func TestUnqueued(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder, late := kit.NewClient(t, s.Connect()), kit.NewClient(t, s.Connect())
@@ -115,7 +116,7 @@ func TestUnqueued(t *testing.T) {
 		end()
 		link.Heal()
 		<-ended
-		time.Sleep(time.Minute) // the place ends
+		time.Sleep(time.Minute) // the place expires
 		l, err = try(t.Context(), "x")
 		require.NoError(t, err)
 		require.NoError(t, l.Unlock(t.Context()))

@@ -46,13 +46,13 @@ type event struct {
 	Slot, Of      int
 	After         *float64
 
-	// Of a gap.
+	// The following fields belong to a gap.
 	Until  time.Time
 	Missed *uint64
 	Remade bool
 }
 
-// watch starts lockctl watch, and returns when lockctl prints that it is watching.
+// watch starts lockctl watch and returns once it reports that it is watching.
 func watch(t *testing.T, s *testutil.Server, args ...string) *process {
 	t.Helper()
 	p := start(t, s, append([]string{"watch"}, args...)...)
@@ -60,7 +60,7 @@ func watch(t *testing.T, s *testutil.Server, args ...string) *process {
 	return p
 }
 
-// said waits until p has written a text to standard error.
+// said waits until p has written text to standard error.
 func said(t *testing.T, p *process, text string) {
 	t.Helper()
 	kit.Eventually(t, "lockctl says "+text, func() bool { return strings.Contains(p.err.String(), text) })
@@ -124,7 +124,7 @@ func TestWatchRenewalsAndExpiry(t *testing.T) {
 	require.Contains(t, text.out.String(), `"x\x1by"`)
 }
 
-// The server goes away and comes back: the watch says so and goes on.
+// TestWatchOutage checks that a watch reports that the server is gone and resumes when it is back.
 func TestWatchOutage(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -148,7 +148,7 @@ func TestWatchOutage(t *testing.T) {
 	require.Zero(t, w.wait(), "it can be ended without a server")
 }
 
-// A bucket that is deleted is waited for.
+// TestWatchWithoutBucket checks that watch waits for a deleted bucket to be created again.
 func TestWatchWithoutBucket(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -169,7 +169,7 @@ func TestWatchWithoutBucket(t *testing.T) {
 	require.Equal(t, 1, strings.Count(w.err.String(), "no such bucket"), "said once")
 }
 
-// A reader that has gone ends the watch, without a word.
+// TestWatchBrokenPipe checks that watch ends silently when the reader of its output exits.
 func TestWatchBrokenPipe(t *testing.T) {
 	t.Parallel()
 	s := serve(t)

@@ -13,8 +13,9 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// A notification of a second bucket counts if it came in time, however late the doctor reads it.
-// Those of its own bucket do not, nor messages that no stream has sent.
+// TestSecondBucket checks that a notification from a second bucket is recognized if it arrived in
+// time, even if the doctor reads it late. Notifications from the doctor's own bucket, and messages
+// that no stream has sent, are ignored.
 func TestSecondBucket(t *testing.T) {
 	t.Parallel()
 	nc := testutil.RunServer(t).Connect()
@@ -40,11 +41,12 @@ func TestSecondBucket(t *testing.T) {
 	go func() { defer close(done); d.second(heard, time.Now().Add(time.Hour)) }()
 	word("own", stored)
 	word("other", stored)
-	<-done // long before its time is over
+	<-done // returns long before the deadline
 	require.Len(t, d.Checks, 2)
 }
 
-// The link is slow if the median is: a busy machine is late once.
+// TestRoundTrip checks that only a slow median makes a link slow, because a busy machine can delay
+// a single round trip.
 func TestRoundTrip(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -60,8 +62,8 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// A replica counts when it could take over: those that a changed number of
-// replicas is still to bring do not.
+// TestMissingReplicas checks that a replica counts only if it could take over, which excludes those
+// that the server has yet to add after a change of num_replicas.
 func TestMissingReplicas(t *testing.T) {
 	t.Parallel()
 	current := func(name string) *jetstream.PeerInfo { return &jetstream.PeerInfo{Name: name, Current: true} }
@@ -88,7 +90,7 @@ func TestMissingReplicas(t *testing.T) {
 	require.Equal(t, []string{"b is offline"}, missing(&jetstream.ClusterInfo{Replicas: replicas}, 3, caught))
 }
 
-// A bucket counts as full when clients take no new lock in it.
+// TestRoom checks that a bucket is reported as full once clients refuse to take new locks in it.
 func TestRoom(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

@@ -52,12 +52,12 @@ func TestDoctorFindsNothing(t *testing.T) {
 	require.Empty(t, d.LeftOut)
 	require.Contains(t, d.row(t, "server version").Found, server.VERSION)
 
-	// It changes nothing and leaves nothing.
+	// The doctor changes nothing and leaves nothing behind.
 	require.Equal(t, before, bucketInfo(t, js).Config)
 	require.Empty(t, listed(t, s))
 	kit.Eventually(t, "the end of the tombstones", func() bool { return bucketInfo(t, js).State.Msgs == 0 })
 
-	// The same for people.
+	// Check the output for people too.
 	code, out, errs := visit(t, s)
 	require.Zero(t, code)
 	require.Empty(t, errs)
@@ -69,8 +69,8 @@ func TestDoctorFindsNothing(t *testing.T) {
 	require.Regexp(t, `(?m)^left out: fsync: .*--monitor$`, out)
 	require.Regexp(t, `(?m)^natslock at .*: 17 checks, 0 warnings, 0 errors$`, out)
 
-	// The doctor believes the time in the server's answer. Here the answer is the server's
-	// own, with a time one hour late.
+	// The doctor relies on the time in the server's reply. Here a proxy passes on the server's
+	// reply with a time that is an hour late.
 	late := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		resp, err := http.Get(monitor + r.URL.Path)
 		if err != nil {
@@ -142,7 +142,7 @@ func TestDoctorFindsBadBucket(t *testing.T) {
 	require.Equal(t, []string{"warning republish"}, doctor(t, s).troubles())
 }
 
-// Each subject that is refused is named.
+// TestDoctorTriesPermissions checks that the doctor names each subject that the server refuses.
 func TestDoctorTriesPermissions(t *testing.T) {
 	t.Parallel()
 	orders := perms(t, admin.Access{Pattern: "orders.>"})
@@ -209,7 +209,8 @@ func TestDoctorTriesPermissions(t *testing.T) {
 	require.Equal(t, []string{"error connection"}, d.troubles())
 }
 
-// A leaf node that has a JetStream of its own has a bucket of its own.
+// TestDoctorFindsSecondBucket checks that the doctor finds the separate bucket of a leaf node that
+// has its own JetStream.
 func TestDoctorFindsSecondBucket(t *testing.T) {
 	t.Parallel()
 	port := kit.FreePort(t)
@@ -240,8 +241,8 @@ func TestDoctorFindsSecondBucket(t *testing.T) {
 		require.Contains(t, d.row(t, "other domains").Found, "a second bucket natslock")
 	}
 
-	// The doctor also finds a second bucket that no flag names, if its server sends it a
-	// notification of a change while it listens.
+	// The doctor also finds a second bucket that no flag names, if it receives one of that bucket's
+	// notifications while it listens.
 	stop := cycle(t, hub)
 	defer stop()
 	kit.Eventually(t, "a doctor that hears of the hub's bucket", func() bool {
@@ -251,7 +252,7 @@ func TestDoctorFindsSecondBucket(t *testing.T) {
 	require.Equal(t, []string{"warning other domains"}, d.troubles())
 }
 
-// A bucket is spread over a cluster, and the doctor sees who keeps it.
+// TestDoctorOnCluster checks that the doctor sees which servers of a cluster keep the bucket.
 func TestDoctorOnCluster(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -285,8 +286,9 @@ func TestDoctorOnCluster(t *testing.T) {
 	})
 }
 
-// The doctor's verdict is the majority's, whichever server it connects to first, and it names the
-// server that is cut off. A server whose disk was full has stopped JetStream, and says so.
+// TestDoctorVisitsAllServers checks that the verdict is the majority's, regardless of which server
+// the doctor connects to first, and that it names the isolated server. It also reports a server
+// that has stopped JetStream after its disk was full.
 func TestDoctorVisitsAllServers(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()

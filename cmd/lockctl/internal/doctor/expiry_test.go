@@ -13,7 +13,8 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// Records that outlive their TTL, and those that have none, have a row for each sort, with what removes them.
+// TestOutlived checks that each kind of record that outlives its TTL or has none gets a row, which
+// says how to remove it.
 func TestOutlived(t *testing.T) {
 	t.Parallel()
 	lives := natslock.Holder{Expires: time.Now().Add(time.Hour)}
@@ -41,7 +42,7 @@ func TestOutlived(t *testing.T) {
 				}
 			}
 		}, &renewals{at: time.Now()})
-		rows := d.Checks[:len(d.Checks)-1] // the last one is that of the renewals
+		rows := d.Checks[:len(d.Checks)-1] // the last one is about renewals
 		require.Len(t, rows, len(c.found), name)
 		for i, row := range rows {
 			require.Equal(t, c.found[i], row.Found, name)
@@ -51,8 +52,8 @@ func TestOutlived(t *testing.T) {
 	}
 }
 
-// TestRemoved: what --repair says of each outcome. A visit that leaves records asks for
-// another one.
+// TestRemoved checks what --repair reports for each outcome. A visit that leaves records behind
+// asks for another one.
 func TestRemoved(t *testing.T) {
 	for _, tc := range []struct {
 		removed, left int

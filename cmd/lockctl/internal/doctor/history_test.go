@@ -11,7 +11,7 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 )
 
-// The row of a history, for states that a server reaches only slowly.
+// TestDoctorHistoryRows checks a history's row for states that a real server reaches only slowly.
 func TestDoctorHistoryRows(t *testing.T) {
 	t.Parallel()
 	const day = 24 * time.Hour
@@ -57,7 +57,7 @@ func TestDoctorHistoryRows(t *testing.T) {
 		require.Regexp(t, c.found+"$", found, name)
 		require.Equal(t, status != checkOK, repair != "", name)
 	}
-	// What is missing after an election is no matter of how often a lock is taken.
+	// Writes lost after an election say nothing about how often a lock is taken.
 	for _, since := range []time.Duration{2 * time.Hour, 10 * time.Minute} {
 		for _, of := range []func(*kept) *jetstream.StreamInfo{func(h *kept) *jetstream.StreamInfo { return h.bucket }, func(h *kept) *jetstream.StreamInfo { return h.info }} {
 			h := state(func(h *kept) { h.missing, h.all = lostMany, lostMany })
@@ -93,7 +93,7 @@ func TestDoctorHistoryRows(t *testing.T) {
 		require.Equal(t, c.found, found, name)
 		require.NotEmpty(t, repair, name)
 	}
-	// The size and the age of the repair are those that the rate of the writes asks for.
+	// The repair suggests a size and an age that fit the rate of writes.
 	for _, c := range []struct {
 		size   uint64
 		reach  time.Duration

@@ -25,8 +25,8 @@ func historyInfo(t *testing.T, js jetstream.JetStream) *jetstream.StreamInfo {
 	return streamInfo(t, js, "HISTORY_natslock")
 }
 
-// remember makes a history, and returns when it copies what is written. The server begins
-// with that a moment later.
+// remember creates a history and waits until it copies from the bucket. The server starts doing so
+// only a moment later.
 func remember(t *testing.T, s *testutil.Server, opts ...nats.Option) {
 	t.Helper()
 	js := jetStream(t, s, opts...)
@@ -35,13 +35,13 @@ func remember(t *testing.T, s *testutil.Server, opts ...nats.Option) {
 	sourcing(t, js)
 }
 
-// sourcing returns when the history copies what is written.
+// sourcing waits until the history copies from the bucket.
 func sourcing(t *testing.T, js jetstream.JetStream) {
 	t.Helper()
 	kit.Eventually(t, "a history that copies", func() bool { return historyInfo(t, js).Sources[0].Active >= 0 })
 }
 
-// copied waits until the history has all that was written.
+// copied waits until the history has copied the bucket's last write.
 func copied(t *testing.T, js jetstream.JetStream) {
 	t.Helper()
 	kit.Eventually(t, "a copy of the last write", func() bool {
@@ -52,13 +52,13 @@ func copied(t *testing.T, js jetstream.JetStream) {
 	})
 }
 
-// updateHistory changes the stream of a history, and returns its configuration before.
+// updateHistory changes the stream of a history and returns its previous configuration.
 func updateHistory(t *testing.T, js jetstream.JetStream, set func(*jetstream.StreamConfig)) (before jetstream.StreamConfig) {
 	t.Helper()
 	return update(t, js, "HISTORY_natslock", set)
 }
 
-// again deletes a history and makes another one, as the doctor says.
+// again deletes a history and creates a new one, following the doctor's advice.
 func again(t *testing.T, s *testutil.Server, js jetstream.JetStream, repair string) {
 	t.Helper()
 	require.Contains(t, repair, `"nats stream rm HISTORY_natslock"`)
@@ -68,8 +68,8 @@ func again(t *testing.T, s *testutil.Server, js jetstream.JetStream, repair stri
 	require.Equal(t, "ok", doctor(t, s).row(t, "history").Status, "the repair works")
 }
 
-// The doctor says what a history has, and finds each way in which it has less than it should.
-// Every repair works.
+// TestDoctorHistory checks that the doctor describes a history, detects each way in which it can be
+// incomplete, and suggests a repair that works.
 func TestDoctorHistory(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -85,7 +85,7 @@ func TestDoctorHistory(t *testing.T) {
 	require.Zero(t, d.ExitCode, d.troubles())
 	require.Regexp(t, `^since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d(Z|[+-]\d\d:\d\d), [\d.]+ K?i?B of 256\.0 MiB of size$`, d.row(t, "history").Found)
 
-	// It is too small.
+	// The history is too small.
 	used := int64(historyInfo(t, js).State.Bytes)
 	updateHistory(t, js, func(c *jetstream.StreamConfig) { c.MaxBytes = used + used/20 })
 	d = doctor(t, s)
@@ -99,7 +99,7 @@ func TestDoctorHistory(t *testing.T) {
 	updateHistory(t, js, func(c *jetstream.StreamConfig) { c.MaxBytes = kvstore.DefaultHistoryBytes })
 	require.Equal(t, "ok", row().Status)
 
-	// It lacks writes: a thousand are too many, and only a quarter of all.
+	// The history lacks writes: more than a thousand, and more than a quarter of the total.
 	before := updateHistory(t, js, func(c *jetstream.StreamConfig) { c.Sources = nil })
 	d = doctor(t, s)
 	require.Equal(t, []string{"error history"}, d.troubles())
@@ -116,14 +116,14 @@ func TestDoctorHistory(t *testing.T) {
 	require.Len(t, lost[1], 4)
 	require.Len(t, lost[2], 4)
 
-	// It has only some of the locks.
+	// The history covers only some of the locks.
 	updateHistory(t, js, func(c *jetstream.StreamConfig) { c.Sources[0].FilterSubject = "$KV.natslock.lock.>" })
 	d = doctor(t, s)
 	require.Equal(t, []string{"error history"}, d.troubles())
 	again(t, s, js, d.row(t, "history").Repair)
 }
 
-// overwrite writes one key many times, so that the bucket keeps the last record only.
+// overwrite writes one key n times, so the bucket keeps only the last record.
 func overwrite(t *testing.T, s *testutil.Server, n int) {
 	t.Helper()
 	js := jetStream(t, s)
@@ -133,8 +133,9 @@ func overwrite(t *testing.T, s *testutil.Server, n int) {
 	}
 }
 
-// The history of a bucket that was re-created goes on, unless the revisions of the new one
-// are lower: the server copies nothing then, and reports no error.
+// TestDoctorHistoryRemade checks that the doctor notices when a re-created bucket has lower
+// revisions than its history: the server then copies nothing and reports no error. With higher
+// revisions the history simply continues.
 func TestDoctorHistoryRemade(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -158,7 +159,8 @@ func TestDoctorHistoryRemade(t *testing.T) {
 	again(t, s, js, d.row(t, "history").Repair)
 }
 
-// The server's reason for copying nothing is in the row.
+// TestDoctorHistoryWithoutSource checks that the row quotes the server's reason for copying
+// nothing.
 func TestDoctorHistoryWithoutSource(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -178,8 +180,9 @@ func TestDoctorHistoryWithoutSource(t *testing.T) {
 	require.Equal(t, "ok", doctor(t, s).row(t, "history").Status)
 }
 
-// A bucket that was restored from a backup has lower revisions than its history. Clients refuse
-// them, and the doctor's repair works.
+// TestDoctorFindsRestoredBucket checks that the doctor finds a bucket restored from a backup, whose
+// revisions are lower than those in its history. Clients refuse the bucket until the doctor's
+// repair has been followed.
 func TestDoctorFindsRestoredBucket(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -190,7 +193,7 @@ func TestDoctorFindsRestoredBucket(t *testing.T) {
 	require.Equal(t, "ok", func() string { d := doctor(t, s); return d.row(t, "history").Status }())
 	was := bucketInfo(t, js)
 	c := was.Config
-	c.FirstSeq = was.State.LastSeq - 3 // as after the restore of an earlier state
+	c.FirstSeq = was.State.LastSeq - 3 // as after restoring an earlier state
 	require.NoError(t, js.DeleteStream(t.Context(), "KV_natslock"))
 	_, err := js.CreateStream(t.Context(), c)
 	require.NoError(t, err)
@@ -205,7 +208,7 @@ func TestDoctorFindsRestoredBucket(t *testing.T) {
 	require.Empty(t, doctor(t, s).troubles())
 }
 
-// A user that may not read the history learns so.
+// TestDoctorHistoryOfUser checks that a user without permission to read the history is told so.
 func TestDoctorHistoryOfUser(t *testing.T) {
 	t.Parallel()
 	may := perms(t, admin.Access{Pattern: "orders.>", History: true})
@@ -227,7 +230,7 @@ func TestDoctorHistoryOfUser(t *testing.T) {
 	remember(t, s, asRoot...)
 	js := jetStream(t, s, asRoot...)
 	kit.Eventually(t, "a copy of a write", func() bool {
-		row("may") // writes
+		row("may") // causes a write
 		return historyInfo(t, js).State.Msgs > 0
 	})
 	require.Equal(t, "ok", row("may").Status)
@@ -238,7 +241,8 @@ func TestDoctorHistoryOfUser(t *testing.T) {
 	}
 }
 
-// A history can lose its servers while the bucket has its own.
+// TestDoctorHistoryOnCluster checks that the doctor notices a history that has lost its servers
+// while the bucket still has its own.
 func TestDoctorHistoryOnCluster(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()

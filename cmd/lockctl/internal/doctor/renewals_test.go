@@ -9,11 +9,13 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// A renewal is late a second after a third of the TTL, and a tenth of the demand may be late.
+// TestRenewals checks the limits: a renewal is late a second after a third of the TTL, and up to a
+// tenth of the demand may be late.
 func TestRenewals(t *testing.T) {
 	t.Parallel()
 	at := time.Now()
-	// of is what the doctor counts of records of a TTL, each with the age of its last write.
+	// of returns the doctor's counts for records with this TTL, given the age of each record's last
+	// write.
 	of := func(ttl time.Duration, ages ...time.Duration) *renewals {
 		r := &renewals{at: at}
 		for _, age := range ages {
@@ -49,7 +51,7 @@ func TestRenewals(t *testing.T) {
 	}
 }
 
-// Records that no client renews need nothing.
+// TestRenewed checks that records that no client renews add no demand.
 func TestRenewed(t *testing.T) {
 	t.Parallel()
 	require.True(t, renewed(admin.Holder{}))

@@ -13,7 +13,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// The doctor adds up what the records of all kinds need.
+// TestDoctorCountsRenewals checks that the demand includes the records of all kinds of locks.
 func TestDoctorCountsRenewals(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t)
@@ -36,7 +36,8 @@ func TestDoctorCountsRenewals(t *testing.T) {
 	require.Zero(t, d.Renewals.Late)
 }
 
-// A client that is cut off renews nothing: the doctor warns of its lock.
+// TestDoctorFindsLateRenewals checks that the doctor warns of a lock whose client is cut off and
+// therefore cannot renew it.
 func TestDoctorFindsLateRenewals(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()

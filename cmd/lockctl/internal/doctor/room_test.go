@@ -22,7 +22,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// A full bucket is an error with its repair, which works.
+// TestDoctorFindsFullBucket checks that a full bucket is an error, and that the suggested repair
+// works.
 func TestDoctorFindsFullBucket(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -50,7 +51,8 @@ func TestDoctorFindsFullBucket(t *testing.T) {
 	require.Contains(t, d.row(t, "room").Found, "of 1.0 MiB of size")
 }
 
-// An account or a server without room refuses each write.
+// TestDoctorFindsFullServer checks that the doctor detects an account or a server that is full and
+// therefore refuses every write.
 func TestDoctorFindsFullServer(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -85,7 +87,8 @@ no_auth_user: a`)), "resource limits exceeded for account", "the account is full
 	}
 }
 
-// Records without a TTL are shown, a holder's and a place's, with what removes them.
+// TestDoctorFindsLastingRecords checks that the doctor reports a holder and a place without a TTL
+// and says how to remove them.
 func TestDoctorFindsLastingRecords(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -123,7 +126,7 @@ func TestDoctorFindsLastingRecords(t *testing.T) {
 	require.Regexp(t, `1 record without a TTL in queues, .*: place \w+ of mutex lock y`, found[1].Found)
 	require.Contains(t, found[1].Repair, "nats kv del natslock KEY")
 
-	// The repairs work.
+	// The suggested repairs work.
 	require.NoError(t, admin.New(c).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: "y", ID: l.ID(), Immediately: true}))
 	kv, err := js.KeyValue(t.Context(), "natslock")
 	require.NoError(t, err)
@@ -136,8 +139,9 @@ func TestDoctorFindsLastingRecords(t *testing.T) {
 	require.Equal(t, "ok", func() string { d := doctor(t, s); return d.row(t, "expiry").Status }())
 }
 
-// One publish of a user with the permissions of a service stops a replicated stream for good. The doctor says so when no leader has
-// been elected for longer than an election takes, and its repair works.
+// TestDoctorFindsStoppedStream checks the doctor on a replicated stream that has stopped for good,
+// which any user with a service's permissions can cause with a single publish. The doctor reports
+// it once the stream has had no leader for longer than an election takes, and its repair works.
 func TestDoctorFindsStoppedStream(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -170,8 +174,9 @@ func TestDoctorFindsStoppedStream(t *testing.T) {
 	kit.Eventually(t, "a bucket that is well", func() bool { return len(doctor(t, s, root...).troubles()) == 0 })
 }
 
-// A server that has lost the majority shows the other replicas as present. The doctor asks for
-// the missing servers then, and never for the end of the stream.
+// TestDoctorWithoutMajority checks that without a majority the doctor advises to restore the
+// missing servers, and never to delete the stream, although the remaining server shows the other
+// replicas as present.
 func TestDoctorWithoutMajority(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -194,7 +199,8 @@ func TestDoctorWithoutMajority(t *testing.T) {
 	kit.Eventually(t, "a bucket with a leader", func() bool { return !slices.Contains(doctor(t, left).troubles(), "error bucket") })
 }
 
-// A leader that is cut off from its followers answers requests, and no write.
+// TestDoctorFindsSilentLeader checks that the doctor detects a leader cut off from its followers,
+// which replies to requests but not to writes.
 func TestDoctorFindsSilentLeader(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -205,13 +211,13 @@ func TestDoctorFindsSilentLeader(t *testing.T) {
 	cluster.Isolate(i)
 	d := doctor(t, leader, "--timeout", "2s")
 	cluster.Rejoin(i)
-	// Another server may have been reached, or not, and may lead already.
+	// The doctor may have reached another server, which may already lead.
 	troubles := slices.DeleteFunc(d.troubles(), func(s string) bool { return s == "warning server" })
 	if len(troubles) == 0 {
 		require.Contains(t, d.row(t, "server").Found, "it is cut off")
 		return
 	}
-	if troubles[0] == "warning replicas" { // the leader misses the other replicas already
+	if troubles[0] == "warning replicas" { // the leader already misses the other replicas
 		require.Regexp(t, `last active|behind|offline|not up to date`, d.row(t, "replicas").Found)
 		troubles = troubles[1:]
 		require.NotEmpty(t, troubles)
@@ -221,14 +227,14 @@ func TestDoctorFindsSilentLeader(t *testing.T) {
 		require.Equal(t, 70, d.ExitCode)
 		require.Contains(t, d.row(t, "mutex").Found, "no answer within")
 		require.Contains(t, d.row(t, "mutex").Repair, "writes go unanswered")
-	default: // the doctor came so late that the leader had stepped down
+	default: // the leader had stepped down before the doctor connected
 		require.Equal(t, []string{"error bucket"}, troubles)
 	}
 	kit.Eventually(t, "a bucket that is well", func() bool { return len(doctor(t, cluster.Servers()[0]).troubles()) == 0 })
 }
 
-// While clients write, a replica is often a write behind for a moment. The doctor names only
-// replicas that do not catch up.
+// TestDoctorOfBusyCluster checks that the doctor does not report replicas that lag by a write for a
+// moment, as they often do under load, but only those that do not catch up.
 func TestDoctorOfBusyCluster(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -255,8 +261,8 @@ func TestDoctorOfBusyCluster(t *testing.T) {
 	}
 }
 
-// "doctor --repair" removes what is overdue of the locks that its pattern matches, and
-// leaves what lives alone.
+// TestDoctorRepairs checks that "doctor --repair" removes overdue records of the locks that its
+// pattern matches, and leaves live records alone.
 func TestDoctorRepairs(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()

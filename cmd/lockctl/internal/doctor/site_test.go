@@ -26,7 +26,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// No terminal reads what the tests print.
+// Output is compared as text, so it must not contain colors.
 func init() { text.DisableColors() }
 
 type diagnosis struct {
@@ -47,7 +47,7 @@ type diagnosis struct {
 
 type checked struct{ Check, Status, Found, Repair string }
 
-// doctor runs it and checks what is true of every answer.
+// doctor runs the doctor and checks what must hold for every diagnosis.
 func doctor(t *testing.T, s *testutil.Server, args ...string) diagnosis {
 	t.Helper()
 	code, out, errs := visit(t, s, append([]string{"--json"}, args...)...)
@@ -76,7 +76,7 @@ func doctor(t *testing.T, s *testutil.Server, args ...string) diagnosis {
 	require.Equal(t, worst, d.Status)
 	require.Equal(t, d.Status == "ok", d.ExitCode == 0)
 	require.Equal(t, d.Status == "warning", d.ExitCode == 1)
-	// A busy machine has a slow link to itself. TestRoundTrip judges that row.
+	// A busy machine may have a slow link to itself, so TestRoundTrip checks that row instead.
 	for i, c := range d.Checks {
 		if c.Check == "round trip" && c.Status == "warning" {
 			if d.Checks[i].Status = "ok"; len(d.troubles()) == 0 {
@@ -87,7 +87,7 @@ func doctor(t *testing.T, s *testutil.Server, args ...string) diagnosis {
 	return d
 }
 
-// row returns the rows of a check that are not fine, or all if all are.
+// row returns the first row of a check that is not ok, or its first row if all are.
 func (d diagnosis) row(t *testing.T, check string) checked {
 	t.Helper()
 	rows := slices.DeleteFunc(slices.Clone(d.Checks), func(c checked) bool { return c.Check != check })
@@ -100,7 +100,7 @@ func (d diagnosis) row(t *testing.T, check string) checked {
 	return rows[0]
 }
 
-// left says why a check was left out; empty: it was not.
+// left returns why a check was left out, or "" if it was not.
 func (d diagnosis) left(check string) (why string) {
 	for _, o := range d.LeftOut {
 		if o.Check == check {
@@ -110,7 +110,7 @@ func (d diagnosis) left(check string) (why string) {
 	return why
 }
 
-// troubles names the rows with warnings and errors.
+// troubles returns the rows with warnings and errors, by status and name.
 func (d diagnosis) troubles() []string {
 	list := []string{}
 	for _, c := range d.Checks {
@@ -121,7 +121,7 @@ func (d diagnosis) troubles() []string {
 	return list
 }
 
-// visit runs the doctor with flags, as lockctl does.
+// visit runs the doctor with the given flags, as lockctl does.
 func visit(t *testing.T, s *testutil.Server, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs kit.Log
@@ -151,7 +151,7 @@ func serve(t *testing.T, opts ...testutil.ServerOption) *testutil.Server {
 	return s
 }
 
-// withBucket makes the bucket, as "lockctl init" does.
+// withBucket creates the bucket as "lockctl init" does.
 func withBucket(t *testing.T, s *testutil.Server, opts ...nats.Option) {
 	t.Helper()
 	nc := s.Connect(opts...)
@@ -164,7 +164,7 @@ func withBucket(t *testing.T, s *testutil.Server, opts ...nats.Option) {
 	store.Close()
 }
 
-// client is a client that makes a missing bucket.
+// client returns a client that creates the bucket if it is missing.
 func client(t *testing.T, s *testutil.Server, opts ...natslock.Option) *natslock.Client {
 	t.Helper()
 	return kit.NewClient(t, s.Connect(), opts...)
@@ -178,7 +178,7 @@ func take(t *testing.T, c *natslock.Client, name string, opts ...natslock.LockOp
 	return l
 }
 
-// waits has a client wait for a mutex until the test ends, and returns when it does.
+// waits has a client wait for a mutex until the test ends. It returns once the client is queued.
 func waits(t *testing.T, s *testutil.Server, name string, opts ...natslock.LockOption) {
 	t.Helper()
 	c := client(t, s)
@@ -189,7 +189,7 @@ func waits(t *testing.T, s *testutil.Server, name string, opts ...natslock.LockO
 	})
 }
 
-// cycle takes and releases a lock until it is stopped.
+// cycle keeps acquiring and releasing a lock until stop is called.
 func cycle(t *testing.T, s *testutil.Server) (stop func()) {
 	t.Helper()
 	c := client(t, s)
@@ -204,7 +204,7 @@ func cycle(t *testing.T, s *testutil.Server) (stop func()) {
 	return func() { cancel(); <-ended }
 }
 
-// listed has the locks that a list shows.
+// listed returns all locks in the bucket.
 func listed(t *testing.T, s *testutil.Server) (infos []admin.Info) {
 	t.Helper()
 	for info, err := range admin.New(client(t, s)).List(kit.Bounded(t), ">") {
@@ -214,10 +214,10 @@ func listed(t *testing.T, s *testutil.Server) (infos []admin.Info) {
 	return infos
 }
 
-// asRoot is for servers with a list of users.
+// asRoot logs in on servers that have a list of users.
 var asRoot = []nats.Option{nats.UserInfo("root", "p")}
 
-// userList is a server configuration with an all-powerful user "root" and the given ones.
+// userList returns a server configuration with an unrestricted user "root" and the given users.
 func userList(permissions map[string]string) string {
 	text := "authorization { users: [\n{ user: root, password: p }\n"
 	for user, block := range permissions {
@@ -251,7 +251,7 @@ func bucketInfo(t *testing.T, js jetstream.JetStream) *jetstream.StreamInfo {
 	return streamInfo(t, js, "KV_natslock")
 }
 
-// update changes a stream, and returns its configuration before.
+// update changes a stream and returns its previous configuration.
 func update(t *testing.T, js jetstream.JetStream, name string, set func(*jetstream.StreamConfig)) (before jetstream.StreamConfig) {
 	t.Helper()
 	before = streamInfo(t, js, name).Config
@@ -262,7 +262,7 @@ func update(t *testing.T, js jetstream.JetStream, name string, set func(*jetstre
 	return before
 }
 
-// makeBucket makes one that is not as it should be.
+// makeBucket creates a bucket whose configuration deviates from the required one as set says.
 func makeBucket(t *testing.T, s *testutil.Server, set func(*jetstream.StreamConfig)) jetstream.JetStream {
 	t.Helper()
 	sc, err := kvstore.Config{}.StreamConfig()

@@ -14,8 +14,8 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 )
 
-// The doctor warns before a server's certificate ends, and an expired one is an error of that
-// server, whether the doctor checks it or is refused.
+// TestCertificates checks that the doctor warns before a server certificate expires, and reports an
+// expired one as an error of that server, whether the doctor sees it or its TLS handshake fails.
 func TestCertificates(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -47,7 +47,8 @@ func TestCertificates(t *testing.T) {
 	}
 }
 
-// A replica whose server answers without JetStream does not catch up: it wants a restart.
+// TestStoppedJetStream checks that a lagging replica is listed if its server replies without
+// JetStream: such a replica catches up only after a restart.
 func TestStoppedJetStream(t *testing.T) {
 	t.Parallel()
 	d := &doctor{visited: []visited{{name: "n1", stored: true}, {name: "n2"}, {name: "edge"}}}

@@ -7,7 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A printed time says its date and its zone. A screen shows the date of another day only.
+// TestClock checks that a printed time includes its date and zone, and that a screen shows the date
+// only if it is not today.
 func TestClock(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 11, 23, 12, 0, 1, 234e6, time.Local)

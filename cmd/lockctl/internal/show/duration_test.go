@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// asFlag reads a duration as a flag of lockctl does.
+// asFlag parses a duration as a flag of lockctl does.
 func asFlag(text string) (time.Duration, error) {
 	var c struct{ For time.Duration }
 	parser, err := kong.New(&c, Durations)
@@ -18,7 +18,7 @@ func asFlag(text string) (time.Duration, error) {
 	return c.For, err
 }
 
-// A duration is a number of seconds too, and may begin with a number of days.
+// TestDurations checks that a duration may also be a number of seconds or begin with days.
 func TestDurations(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]time.Duration{"20": 20 * time.Second, "1.5": 1500 * time.Millisecond, "0": 0, "90s": 90 * time.Second, "7d": 7 * 24 * time.Hour, "1d12h": 36 * time.Hour} {

@@ -10,7 +10,8 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// An event is a line for people, and an object for scripts, whose fields are never renamed.
+// TestEvents checks both forms of an event: a line for people and a JSON object for scripts, whose
+// fields are never renamed.
 func TestEvents(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 11, 23, 12, 0, 1, 234e6, time.UTC)

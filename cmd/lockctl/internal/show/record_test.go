@@ -14,10 +14,10 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// No terminal reads what the tests print.
+// Output is compared as text, so it must not contain colors.
 func init() { text.DisableColors() }
 
-// hold is a holder who has a lock for a minute and a half, at the time of a bubble.
+// hold returns a holder that has had its lock for a minute and a half by the bubble's clock.
 func hold(owner string, set ...func(*admin.Holder)) *admin.Holder {
 	h := &admin.Holder{Holder: natslock.Holder{Owner: owner, Host: "a", PID: 4711, ID: "ID", Token: 64,
 		Since: time.Now().Add(-90 * time.Second), Expires: time.Now().Add(12 * time.Second)}, TTL: 15 * time.Second, Revision: 7}
@@ -35,7 +35,8 @@ func waiter(owner string, set ...func(*admin.Waiter)) admin.Waiter {
 	return w
 }
 
-// The object of a lock for scripts has all of these fields, which are never renamed.
+// TestObject checks that the JSON object of a lock has all of these fields. Scripts rely on them,
+// so they are never renamed.
 func TestObject(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -118,7 +119,8 @@ func TestObject(t *testing.T) {
 	})
 }
 
-// Names and records of others cannot steer a terminal, and JSON has them as they are.
+// TestHostile checks that other clients' names and records cannot control a terminal, and that JSON
+// preserves them.
 func TestHostile(t *testing.T) {
 	t.Parallel()
 	evil := "\x1b[2J\u009b2J\u202e\U000e0001"
@@ -134,7 +136,8 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// The first line and the row of the end say what a lock is in, and "lockctl info" prints the rest.
+// TestInfoText checks that the first line and the row for the lease describe the state of a lock,
+// and that "lockctl info" prints the other rows.
 func TestInfoText(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -184,7 +187,7 @@ func TestInfoText(t *testing.T) {
 	})
 }
 
-// A question before a break says who gets in, and when.
+// TestBreakQuestion checks that the question before a break says who gets in and when.
 func TestBreakQuestion(t *testing.T) {
 	t.Parallel()
 	idle := func(h *admin.Holder) { h.Idle = true }

@@ -15,7 +15,7 @@ import (
 	"github.com/natslock/locks/internal/verify/kit"
 )
 
-// TestMain is a guard in the processes that tests start as one.
+// TestMain runs the guard if a test has started this process as one.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 2 && os.Args[1] == "guard" {
 		if err := (&Guard{}).Run(nil); err != nil {
@@ -26,8 +26,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// guarded starts a guard that waits for orders, and a group for it whose only
-// process ends with code 7 at a TERM.
+// guarded starts a guard that waits for orders, and a process group for it to guard. The group's
+// only process exits with code 7 on SIGTERM.
 func guarded(t *testing.T) (group *exec.Cmd, orders *os.File) {
 	t.Helper()
 	ready := filepath.Join(t.TempDir(), "ready")
@@ -61,7 +61,7 @@ func guarded(t *testing.T) (group *exec.Cmd, orders *os.File) {
 	return group, orders
 }
 
-// ended returns how a process ended.
+// ended waits for a process to exit and returns its state.
 func ended(t *testing.T, cmd *exec.Cmd) *os.ProcessState {
 	t.Helper()
 	done := make(chan struct{})
@@ -74,14 +74,15 @@ func ended(t *testing.T, cmd *exec.Cmd) *os.ProcessState {
 	return cmd.ProcessState
 }
 
-// in is the instant after d, as the guard's orders have it.
+// in returns the time d from now as it appears in the guard's orders.
 func in(t *testing.T, d time.Duration) int64 {
 	var ts unix.Timespec
 	require.NoError(t, unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts))
 	return ts.Nano() + d.Nanoseconds()
 }
 
-// Orders name instants: those that arrive late are carried out at once.
+// TestGuardLateOrders checks that orders that arrive late are carried out immediately, because they
+// contain absolute times.
 func TestGuardLateOrders(t *testing.T) {
 	t.Parallel()
 	group, orders := guarded(t)
@@ -90,8 +91,8 @@ func TestGuardLateOrders(t *testing.T) {
 	require.Equal(t, syscall.SIGKILL, ended(t, group).Sys().(syscall.WaitStatus).Signal())
 }
 
-// A guard that was itself stopped finds old orders, and newer ones behind them:
-// only those count. At the end of the orders lockctl is dead.
+// TestGuardNewerOrders checks that a guard that was suspended itself obeys only the latest of the
+// orders in its pipe. When the pipe is closed, lockctl is dead.
 func TestGuardNewerOrders(t *testing.T) {
 	t.Parallel()
 	group, orders := guarded(t)

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A group that has the terminal, and is stopped before it executes the command, is continued. The
-// master of a terminal names that group to any process.
+// TestStartStopped checks that a group that owns the terminal is continued if it is stopped before
+// it executes the command. Any process can learn which group that is from the terminal's master.
 func TestStartStopped(t *testing.T) {
 	t.Parallel()
 	master, slave, err := pty.Open()
@@ -30,7 +30,7 @@ func TestStartStopped(t *testing.T) {
 	require.True(t, ws.Stopped())
 
 	started := make(chan error)
-	go func() { // as the thread that starts it: until it is continued
+	go func() { // waits like the thread that starts the child, until the child is continued
 		_, err := syscall.Wait4(pid, &ws, syscall.WCONTINUED, nil)
 		started <- err
 	}()

@@ -7,15 +7,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// While lockctl renews the lock, the orders of its guard are not due before the next ones. Once it
-// has stopped, the group is dead a margin before the validity of the lock ends, and had its TERM
-// before that. When too little is left for that, lockctl gives the signals itself.
+// TestOrders checks when the guard acts. Orders are not due before lockctl, while it renews the
+// lock, has sent the next ones. After lockctl has stopped, the group gets TERM and is dead a margin
+// before the lock's validity ends. If too little time is left for that, lockctl itself sends the
+// signals.
 func TestOrders(t *testing.T) {
 	t.Parallel()
 	const second = instant(time.Second)
 	for _, c := range []struct {
 		ttl, killAfter time.Duration
-		at, end        instant // of the validity, which the last renewal has made last a margin less than the TTL
+		at, end        instant // end of the validity: after a renewal it lasts a margin less than the TTL
 		term, kill     instant
 	}{
 		{15 * time.Second, 5 * time.Second, 0, 14 * second, 10 * second, 13 * second},

@@ -13,7 +13,8 @@ import (
 	"github.com/natslock/locks/internal/mirror"
 )
 
-// The line of all locks shows the longest wait on 80 columns, however many locks there are.
+// TestCountsFit checks that the summary line shows the longest wait within 80 columns, regardless
+// of the number of locks.
 func TestCountsFit(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -38,7 +39,8 @@ func TestCountsFit(t *testing.T) {
 	}
 }
 
-// Without locks the screen says that there are none only while the mirror is live. The state stands on 80 columns.
+// TestSaysWhatItKnows checks that an empty screen claims that there are no locks only while the
+// mirror is live, and that the state fits into 80 columns.
 func TestSaysWhatItKnows(t *testing.T) {
 	t.Parallel()
 	since := time.Now().Add(-90 * time.Second)
