@@ -29,7 +29,7 @@ func TestMain(m *testing.M) { kit.LeakCheck(m) }
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// golden compares what a collector serves with a file.
+// golden compares the metrics of a collector with a golden file.
 func golden(t *testing.T, c prometheus.Collector, file string) {
 	t.Helper()
 	r := prometheus.NewPedanticRegistry()
@@ -56,8 +56,8 @@ func golden(t *testing.T, c prometheus.Collector, file string) {
 // settle lets the observer's goroutine catch up.
 const settle = time.Millisecond
 
-// TestMetrics has a hand-over, a wait that is given up, a lost lock, a broken lock and a lock
-// that is still held. The server is real and the time is not, so the file has exact times.
+// TestMetrics covers a hand-over, an abandoned wait, a lost lock, a broken lock and a lock that is
+// still held. The server is real but the time is fake, so the times in the golden file are exact.
 func TestMetrics(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, s *natstest.Server) {
 		ctx := t.Context()
@@ -90,7 +90,7 @@ func TestMetrics(t *testing.T) {
 		require.NoError(t, <-done)
 		_, err = a.Lock(ctx, "orders.1", natslock.MaxWait(7*time.Second))
 		require.ErrorIs(t, err, natslock.ErrTimeout)
-		<-second.Context().Done() // a tenth of the TTL before its end
+		<-second.Context().Done() // ends a tenth of the TTL before the lease does
 		require.ErrorIs(t, second.Err(), natslock.ErrLost)
 
 		broken, err := a.Lock(ctx, "reports.daily", natslock.TTL(5*time.Second))
@@ -121,7 +121,8 @@ func TestMetrics(t *testing.T) {
 	})
 }
 
-// TestClosed: a lock that is held when its client is closed is lost for that reason.
+// TestClosed checks that a lock still held when its client is closed counts as lost for that
+// reason.
 func TestClosed(t *testing.T) {
 	metrics := natslockprom.New()
 	locks := locktest.New(admin.WithObserver(metrics.Observe))
@@ -145,7 +146,7 @@ natslock_held{lock="orders"} 0
 `), "natslock_lost_total", "natslock_held"))
 }
 
-// TestFewLabels: names with an id in front share a label beyond the limit, and none is lost.
+// TestFewLabels checks that names beyond the limit share a label, and that none is dropped.
 func TestFewLabels(t *testing.T) {
 	metrics := natslockprom.New(natslockprom.Labels(func(name string) string { return name }))
 	for i := range 3 * natslockprom.MaxLabels {
@@ -155,7 +156,7 @@ func TestFewLabels(t *testing.T) {
 	require.NoError(t, testutil.CollectAndCompare(natslockprom.New(), strings.NewReader(""), "natslock_held"))
 }
 
-// TestSuite: a client with the collector keeps the contract of a Locker.
+// TestSuite checks that a client with the collector still fulfils the contract of a Locker.
 func TestSuite(t *testing.T) {
 	locktest.TestLocker(t, func(t *testing.T) natslock.Locker {
 		metrics := natslockprom.New()
@@ -166,7 +167,7 @@ func TestSuite(t *testing.T) {
 	})
 }
 
-// TestReadme finds the code of the README in the examples.
+// TestReadme checks that the code in the README comes from the examples.
 func TestReadme(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	require.NoError(t, err)
@@ -181,8 +182,8 @@ func TestReadme(t *testing.T) {
 	require.Less(t, strings.Count(string(readme), "\n"), 60, "one screen")
 }
 
-// TestRenewalLag: a client that is cut off shows by how much its renewals are late, and the
-// latest of several clients counts.
+// TestRenewalLag checks that the lag shows how late the renewals of a cut-off client are, and that
+// with several clients the largest lag is reported.
 func TestRenewalLag(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, s *natstest.Server) {
 		metrics := natslockprom.New()
@@ -217,7 +218,8 @@ func TestRenewalLag(t *testing.T) {
 
 var errTest = errors.New("test")
 
-// TestUnknown: events of holders that the Collector has not seen granted change no gauge.
+// TestUnknown checks that events of holders whose grant the Collector has not seen leave the gauges
+// unchanged.
 func TestUnknown(t *testing.T) {
 	metrics := natslockprom.New(natslockprom.Names("orders"))
 	metrics.Observe(t.Context(), admin.Event{Type: admin.EventExpired, Name: "orders", ID: "1", Cause: errTest})

@@ -15,7 +15,7 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// A service gives the collector to its client, and registers it.
+// A service passes the collector to its client and registers it.
 func ExampleNew() {
 	ctx := context.Background()
 	nc, stop := example.Connect()
@@ -35,7 +35,7 @@ func ExampleNew() {
 	// Output: <nil>
 }
 
-// Other observers can see the same events: a client has one observer.
+// A client has one observer, which can pass each event on to others.
 func ExampleCollector_Observe() {
 	metrics := natslockprom.New()
 	events := 0
@@ -53,7 +53,7 @@ func ExampleCollector_Observe() {
 	// Output: 2 events
 }
 
-// The gauges of the waiters and the renewals are of the clients that were added.
+// The gauges for waiters and renewals cover the clients that were added.
 func ExampleCollector_Add() {
 	metrics := natslockprom.New()
 	locks := locktest.New(admin.WithObserver(metrics.Observe))
@@ -71,7 +71,8 @@ func ExampleCollector_Add() {
 	// natslock_waiting 0
 }
 
-// Names with series from the start: an alert on a rate sees the first loss.
+// Names gives these locks their series from the start, so that an alert on a rate sees the first
+// loss.
 func ExampleNames() {
 	metrics := natslockprom.New(natslockprom.Names("orders", "reports"))
 	r := prometheus.NewRegistry()
@@ -89,7 +90,7 @@ func ExampleNames() {
 	// reports 0
 }
 
-// A function of your own can tell apart what the first token does not.
+// A custom function can distinguish locks whose names share their first token.
 func ExampleLabels() {
 	byTenant := func(name string) string {
 		parts := strings.Split(name, ".")

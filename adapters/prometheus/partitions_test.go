@@ -18,7 +18,7 @@ import (
 	"github.com/natslock/locks/partition"
 )
 
-// until works until the worker is to leave or has lost the partition.
+// until works until the worker should leave the partition or has lost it.
 func until(ctx context.Context, p *partition.Partition) error {
 	select {
 	case <-p.Leaving():
@@ -27,7 +27,8 @@ func until(ctx context.Context, p *partition.Partition) error {
 	return nil
 }
 
-// TestPartitionMetrics has a worker that hands partitions to one that joins, and has one function fail.
+// TestPartitionMetrics has a worker hand over partitions to one that joins, and lets a function
+// fail.
 func TestPartitionMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		locks := locktest.New()
@@ -86,14 +87,15 @@ func TestPartitionMetrics(t *testing.T) {
 	})
 }
 
-// TestPartitionNames: the tests of the alerts read the golden file too.
+// TestPartitionNames compares the metrics with a golden file, which the tests of the alerts read
+// too.
 func TestPartitionNames(t *testing.T) {
 	locks := locktest.New()
 	defer locks.Close()
 	golden(t, natslockprom.Partitions(partition.New(locks.Client(), "ingest", 8, partition.ID("w0"))), "testdata/partitions.txt")
 }
 
-// A service shows what its workers do.
+// A service exports metrics of its worker.
 func ExamplePartitions() {
 	locks := locktest.New()
 	defer locks.Close()

@@ -24,14 +24,14 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// scraper is a Prometheus with the alerts of docs/operate that scrapes an exporter.
+// scraper is a Prometheus that scrapes an exporter and evaluates the alerts of docs/operate.
 type scraper struct {
 	t    *testing.T
 	base string
 }
 
-// soon returns the rules with a second for each of their minutes. A lock is held for too long after 6 s, and a wait is
-// too long after 3 s.
+// soon speeds up the rules by turning each minute into a second. It also shortens the thresholds to
+// 6 s for a hold and 3 s for a wait.
 func soon(t *testing.T, rules string) string {
 	t.Helper()
 	for threshold, short := range map[string]string{"hold_seconds) > 3600\n": "hold_seconds) > 6\n", "wait_seconds) > 300\n": "wait_seconds) > 3\n"} {
@@ -46,7 +46,7 @@ func soon(t *testing.T, rules string) string {
 	})
 }
 
-// watched starts a Prometheus beside an exporter. Both end with the test.
+// watched starts a Prometheus that scrapes the exporter until the test ends.
 func watched(t *testing.T, p *process) *scraper {
 	t.Helper()
 	program, err := exec.LookPath("prometheus")
@@ -79,8 +79,8 @@ func watched(t *testing.T, p *process) *scraper {
 	return &scraper{t, "http://" + address}
 }
 
-// evaluation is when Prometheus evaluated the rules of locks last, and the alerts that fire since then, each with the
-// value of its label lock.
+// evaluation has the time at which Prometheus last evaluated the rules, and the alerts that have
+// been firing since then, each with the value of its label lock.
 type evaluation struct {
 	at     time.Time
 	firing []string
@@ -126,7 +126,8 @@ func (m *scraper) evaluated() (e evaluation, err error) {
 	return e, err
 }
 
-// fires waits until these alerts and no others fire, in more evaluations one after the other than any rule waits for.
+// fires waits until exactly these alerts have fired for more consecutive evaluations than any
+// rule's "for" takes.
 func (m *scraper) fires(want ...string) {
 	m.t.Helper()
 	tick := time.NewTicker(200 * time.Millisecond)
@@ -147,9 +148,9 @@ func (m *scraper) fires(want ...string) {
 	require.Fail(m.t, "other alerts", "%q fire, wanted %q", last.firing, want)
 }
 
-// TestAlertsOfOutage: while the majority is away, one of the alerts that the documents ship says that nobody gets a lock,
-// and one that nothing is known. A lost server of three has an alert of its own, and so do a lock that is held for long
-// and its waiter. A leader that stays and its standby raise none.
+// TestAlertsOfOutage checks that the shipped alerts report the loss of the majority, both that
+// nobody gets a lock and that nothing is known. One lost server of three, a long hold and a long
+// wait have their own alerts. A permanent leader and its standby raise none.
 func TestAlertsOfOutage(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -163,7 +164,7 @@ func TestAlertsOfOutage(t *testing.T) {
 	t.Cleanup(func() { runtime.KeepAlive(leader) })
 	go func() { _, _ = election.New(standby, "scheduler.main").Campaign(t.Context()) }()
 	p.shows(`natslock_bucket_held{lock="scheduler"} 1`, `natslock_bucket_queued{lock="scheduler"} 1`)
-	long := hold(t, c, "orders.1") // later than the leader
+	long := hold(t, c, "orders.1") // acquired after the leader
 	next := later(t, standby, "orders.1")
 	m.fires("NatslockHeldTooLong orders", "NatslockWaitTooLong orders")
 	unlock(t, long)
@@ -182,7 +183,8 @@ func TestAlertsOfOutage(t *testing.T) {
 	m.fires("NatslockUnwatched")
 }
 
-// TestAlertsOfRestore: the same alerts fire while the bucket is one that was restored, until it is made again.
+// TestAlertsOfRestore checks that the alerts of an outage also fire for a bucket restored from a
+// backup, until the bucket is created again.
 func TestAlertsOfRestore(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -194,6 +196,6 @@ func TestAlertsOfRestore(t *testing.T) {
 	restore()
 	m.fires("NatslockNoLeader", "NatslockUnwatched")
 	deleteBucket(t, s)
-	clientOn(t, s.Connect()) // makes it
+	clientOn(t, s.Connect()) // creates the bucket
 	m.fires()
 }

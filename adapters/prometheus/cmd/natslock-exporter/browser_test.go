@@ -19,10 +19,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// chromiumVar names the program of a Chromium. Without it the usual names are looked up.
+// chromiumVar names the Chromium executable. If it is unset, the tests look for the usual names.
 const chromiumVar = "NATSLOCK_CHROMIUM"
 
-// browser is a headless Chromium that is driven over a pipe, by the DevTools protocol.
+// browser is a headless Chromium controlled over a pipe with the DevTools protocol.
 type browser struct {
 	t   testing.TB
 	cmd *exec.Cmd
@@ -31,7 +31,7 @@ type browser struct {
 	mu         sync.Mutex
 	id         int
 	answers    map[int]chan answer
-	complaints []string // of pages: exceptions, violations of the policy, and what the console says
+	complaints []string // exceptions, policy violations and console messages of pages
 }
 
 type answer struct {
@@ -43,7 +43,7 @@ type answer struct {
 	SessionID string          `json:"sessionId"`
 }
 
-// chromium starts a browser, or skips the test with the reason why there is none.
+// chromium starts a browser, or skips the test if there is none.
 func chromium(t testing.TB) *browser {
 	t.Helper()
 	program := os.Getenv(chromiumVar)
@@ -63,10 +63,10 @@ func chromium(t testing.TB) *browser {
 	args := []string{"--headless", "--remote-debugging-pipe", "--user-data-dir=" + t.TempDir(), "--no-first-run", "--disable-gpu",
 		"--disable-background-networking", "--disable-component-update", "--hide-scrollbars"}
 	if os.Getuid() == 0 {
-		args = append(args, "--no-sandbox") // it refuses to start as root otherwise
+		args = append(args, "--no-sandbox") // as root it would refuse to start
 	}
 	b := &browser{t: t, out: out, answers: make(map[int]chan answer), cmd: exec.Command(program, args...)}
-	b.cmd.ExtraFiles = []*os.File{commands, answers} // the descriptors 3 and 4 there
+	b.cmd.ExtraFiles = []*os.File{commands, answers} // become descriptors 3 and 4
 	ownGroup(b.cmd)
 	if err := b.cmd.Start(); err != nil {
 		t.Skipf("%s does not start: %v", program, err)
@@ -83,7 +83,7 @@ func chromium(t testing.TB) *browser {
 	return b
 }
 
-// read takes what the browser says.
+// read handles the browser's messages.
 func (b *browser) read(in *os.File) {
 	messages := bufio.NewScanner(in)
 	messages.Buffer(nil, 64<<20)
@@ -112,7 +112,7 @@ func (b *browser) read(in *os.File) {
 	}
 }
 
-// call calls a method of the protocol, of a tab or of the browser.
+// call calls a DevTools method of a tab, or of the browser itself if tab is "".
 func (b *browser) call(tab, method string, params map[string]any, result any) error {
 	b.mu.Lock()
 	b.id++
@@ -144,7 +144,7 @@ func (b *browser) call(tab, method string, params map[string]any, result any) er
 	}
 }
 
-// look is how a tab shows pages.
+// look describes how a tab displays pages.
 type look struct {
 	dark          bool
 	width, height int
@@ -156,14 +156,14 @@ var (
 	phone   = look{width: 390, height: 780}
 )
 
-// tab is a page in the browser.
+// tab is a tab of the browser.
 type tab struct {
 	b      *browser
 	id     string
 	target string
 }
 
-// open opens a page in a tab of its own.
+// open opens a page in a new tab.
 func (b *browser) open(url string, l look) *tab {
 	b.t.Helper()
 	var target struct{ TargetID string }
@@ -184,8 +184,8 @@ func (b *browser) open(url string, l look) *tab {
 	return p
 }
 
-// close closes the tab. A browser has six connections to an address at most, and each tab has
-// one as long as it is seen: here all are.
+// close closes the tab. Tabs must be closed because a browser opens at most six connections per
+// address, and each visible tab, which here is every tab, keeps one open.
 func (p *tab) close() {
 	p.b.t.Helper()
 	require.NoError(p.b.t, p.b.call("", "Target.closeTarget", map[string]any{"targetId": p.target}, nil))
@@ -196,7 +196,7 @@ func (p *tab) do(method string, params map[string]any, result any) {
 	require.NoError(p.b.t, p.b.call(p.id, method, params, result))
 }
 
-// eval returns the value of an expression of the page as JSON.
+// eval evaluates an expression in the page and returns its value as JSON.
 func (p *tab) eval(expression string) string {
 	p.b.t.Helper()
 	var out struct {
@@ -208,7 +208,7 @@ func (p *tab) eval(expression string) string {
 	return string(out.Result.Value)
 }
 
-// until waits until an expression is true. The page need not be there yet.
+// until waits for an expression to become true. The page may still be loading.
 func (p *tab) until(expression string) {
 	p.b.t.Helper()
 	for limit := time.Now().Add(patience); time.Now().Before(limit); time.Sleep(50 * time.Millisecond) {
@@ -220,7 +220,7 @@ func (p *tab) until(expression string) {
 	require.Fail(p.b.t, "never true", "%s\n%s", expression, p.eval("document.body.innerText"))
 }
 
-// shot keeps a picture of the page, if the test is to keep any.
+// shot saves a screenshot of the page if a directory for screenshots is given.
 func (p *tab) shot(name string) {
 	p.b.t.Helper()
 	if *shots == "" {

@@ -29,17 +29,16 @@ func ownGroup(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: t
 
 func killGroup(cmd *exec.Cmd) { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 
-// evil is a name, an owner and a value that would run code if a page took it for markup.
+// evil is a name, an owner and a value that would run code if a page treated it as markup.
 const evil = `<img src=x onerror="document.title='run'">`
 
-// TestPageInChromium looks at the page as a browser shows it: locks of all kinds, names that
-// would be markup, a lock's own page, sorting and the filter, an outage, and an
-// exporter that ends and comes back.
+// TestPageInChromium checks the page as a browser shows it: locks of all kinds, names that look
+// like markup, a lock's own page, sorting and filtering, an outage, and a restart of the exporter.
 func TestPageInChromium(t *testing.T) {
 	tier.Proof(t)
 	b := chromium(t)
 	s := testutil.RunServer(t)
-	client(t, s) // makes the bucket
+	client(t, s) // creates the bucket
 	p := follow(t, s)
 	page := p.page()
 	table := b.open(page, desktop)
@@ -64,7 +63,7 @@ func TestPageInChromium(t *testing.T) {
 	small.shot("odd-names-phone")
 	small.close()
 
-	// The page of a partition links to that of its group, which has no script.
+	// A partition's page links to its group's page, which has no script.
 	hold(t, named(t, s, "web-1"), "team.member."+natslock.Join(evil), natslock.Meta(map[string]string{"member": evil, "weight": "1", "partitions": "2"}))
 	hold(t, named(t, s, "web-1"), "team.part.0", natslock.Meta(map[string]string{"member": evil}))
 	group := b.open(page+"lock?kind=mutex&name=team.part.0", phone)
@@ -77,7 +76,7 @@ func TestPageInChromium(t *testing.T) {
 	group.shot("group-phone")
 	group.close()
 
-	// Sorting by the keyboard and the filter.
+	// Sort with the keyboard, and filter.
 	table.eval(`document.querySelector("[data-sort=name] button").focus()`)
 	for _, kind := range []string{"keyDown", "keyUp"} {
 		table.do("Input.dispatchKeyEvent", map[string]any{"type": kind, "key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13, "text": "\r"}, nil)
@@ -89,7 +88,7 @@ func TestPageInChromium(t *testing.T) {
 	table.until(`document.querySelectorAll("#rows tr").length === 1`)
 	require.Contains(t, table.eval(`document.querySelector("#rows tr").innerText`), "cache.index")
 
-	// The page of a lock with an odd name, by its link.
+	// Follow the link to a lock with an odd name.
 	odd := b.open(page+"?q=odd", desktop)
 	odd.until(`document.querySelectorAll("#rows tr").length === 1`)
 	odd.eval(`document.querySelector("#rows a").click()`)
@@ -98,7 +97,7 @@ func TestPageInChromium(t *testing.T) {
 	require.Contains(t, odd.eval(`document.title`), "lock")
 	odd.close()
 
-	// The page of a lock, with and without a history.
+	// Open pages of locks with and without a history.
 	lock := b.open(page+"lock?kind=mutex&name=orders.eu.4711", desktop)
 	lock.until(`document.querySelectorAll("#queue tr").length === 4`)
 	lock.until(`document.querySelectorAll("#chart rect").length > 3`)
@@ -106,7 +105,7 @@ func TestPageInChromium(t *testing.T) {
 	dark.until(`document.querySelectorAll("#holders article").length === 4`)
 	dark.shot("lock-phone")
 
-	// The server goes and comes back.
+	// The server disappears and comes back.
 	s.Stop()
 	table.until(`document.getElementById("trouble").textContent.startsWith("Lost the connection to nats://")`)
 	table.until(`document.getElementById("age").textContent.includes("old")`)
@@ -115,18 +114,18 @@ func TestPageInChromium(t *testing.T) {
 	table.until(`document.getElementById("banner").hidden && document.getElementById("live").textContent === "live"`)
 	b.quiet()
 
-	// The exporter goes.
+	// The exporter exits and is started again.
 	require.Equal(t, 0, p.stop())
 	table.until(`document.getElementById("trouble").textContent.startsWith("The exporter")`)
 	table.shot("exporter-gone")
 	again := follow(t, s, "--page="+strings.TrimSuffix(strings.TrimPrefix(page, "http://"), "/"))
 	table.until(`document.getElementById("banner").hidden && document.getElementById("live").textContent === "live"`)
-	table.until(`document.querySelectorAll("#rows tr").length === 1`) // by the filter
+	table.until(`document.querySelectorAll("#rows tr").length === 1`) // the filter still applies
 	require.Equal(t, 0, again.stop())
 }
 
-// TestPageWithoutMajority looks at the page while two of three servers are away: it says on each screen that nobody gets
-// a lock, and since when, and shows what it knows as old.
+// TestPageWithoutMajority checks that while two of three servers are down, the page says on every
+// screen size that nobody gets a lock and since when, and marks what it shows as old.
 func TestPageWithoutMajority(t *testing.T) {
 	tier.Proof(t)
 	b := chromium(t)
@@ -140,7 +139,7 @@ func TestPageWithoutMajority(t *testing.T) {
 	before.until(`document.getElementById("live").textContent === "live" && document.querySelectorAll("#rows tr").length === 10`)
 	cluster.StopServer(1)
 	cluster.StopServer(2)
-	before.until(`document.getElementById("live").textContent === "no leader"`) // it was open all the time
+	before.until(`document.getElementById("live").textContent === "no leader"`) // this tab was open all the time
 	before.close()
 	p.healthz(503, "no leader since ")
 	for name, l := range looks {
@@ -161,7 +160,7 @@ func TestPageWithoutMajority(t *testing.T) {
 	b.quiet()
 }
 
-// TestPageWithoutRights looks at a lock as a user sees it who may not read the history.
+// TestPageWithoutRights checks a lock's page for an exporter that may not read the history.
 func TestPageWithoutRights(t *testing.T) {
 	tier.Proof(t)
 	b := chromium(t)
@@ -179,8 +178,8 @@ func TestPageWithoutRights(t *testing.T) {
 	b.quiet()
 }
 
-// TestPageOfTenThousand has a browser show 10,000 locks, and measures for how long the page is
-// stuck at most.
+// TestPageOfTenThousand displays 10,000 locks in a browser and measures the longest time for which
+// the page is unresponsive.
 func TestPageOfTenThousand(t *testing.T) {
 	tier.Proof(t)
 	b := chromium(t)
@@ -212,7 +211,7 @@ func TestPageOfTenThousand(t *testing.T) {
 	b.quiet()
 }
 
-// pictures keeps pictures of a scene for the documentation, when it has times to show.
+// pictures saves screenshots of a scene for the documentation, once the scene has some history.
 func pictures(t *testing.T, b *browser, s *testutil.Server, page string) {
 	t.Helper()
 	busy := named(t, s, "worker-3")
@@ -244,7 +243,7 @@ func named(t *testing.T, s *testutil.Server, owner string) *natslock.Client {
 	return c
 }
 
-// scene has locks of all kinds, with queues and a break.
+// scene sets up locks of all kinds, some with a queue and one broken.
 func scene(t *testing.T, s *testutil.Server) {
 	t.Helper()
 	must := func(err error) {
@@ -256,7 +255,7 @@ func scene(t *testing.T, s *testutil.Server) {
 
 	for i := range 6 {
 		l := hold(t, worker, "orders.eu.4711", natslock.TTL(20*time.Second))
-		time.Sleep(time.Duration(60+30*i) * time.Millisecond) // for the time line
+		time.Sleep(time.Duration(60+30*i) * time.Millisecond) // visible in the timeline
 		unlock(t, l)
 	}
 	hold(t, web, "orders.eu.4711", natslock.Meta(map[string]string{"request": "b7f3-22", "reason": "settle the invoice"}))

@@ -15,7 +15,7 @@ import (
 
 func natsUser(name string) nats.Option { return nats.UserInfo(name, "secret") }
 
-// observer are the permissions that "lockctl perms --role observer" prints.
+// observer returns the permissions that "lockctl perms --role observer" prints.
 func observer(t *testing.T, pattern string) lockadmin.PermissionSet {
 	t.Helper()
 	p, err := lockadmin.Permissions(lockadmin.Access{Role: lockadmin.RoleObserver, Pattern: pattern})
@@ -23,7 +23,7 @@ func observer(t *testing.T, pattern string) lockadmin.PermissionSet {
 	return p
 }
 
-// permissions are the users of TestRefused.
+// permissions returns a server configuration with the users of TestRefused.
 func permissions(t *testing.T) string {
 	t.Helper()
 	admin, err := lockadmin.Permissions(lockadmin.Access{Role: lockadmin.RoleAdmin})
@@ -60,7 +60,7 @@ func deleteBucket(t *testing.T, s *testutil.Server) {
 	require.NoError(t, js.DeleteStream(t.Context(), "KV_natslock"))
 }
 
-// Names and patterns are taken as lockctl shows them.
+// TestPatternInQuotes checks that names and patterns are accepted in the form that lockctl prints.
 func TestPatternInQuotes(t *testing.T) {
 	t.Parallel()
 	var c cli

@@ -27,26 +27,25 @@ import (
 var full = flag.Bool("full", false, "have TestCost run for a minute beside 10,000 locks and 1,000 events a second")
 
 const (
-	// costPerEvent is a tenth of a core at 1,000 events a second.
+	// costPerEvent allows a tenth of a core at 1,000 events a second.
 	costPerEvent = 100 * time.Microsecond
-	// costSmall bounds a short run with few events at a time, where each event wakes the
-	// process up and the scrapes are frequent.
+	// costSmall bounds a short run in which every event wakes the process up and scrapes are
+	// frequent.
 	costSmall = 3 * costPerEvent
-	// mostMemory bounds the resident memory beside 10,000 locks.
+	// mostMemory bounds the resident memory with 10,000 locks.
 	mostMemory = 100 << 20
 )
 
-// load is locks that are held, and events: half are renewals of these locks, and half are
-// the grants and releases of other locks.
+// load is a number of held locks and a rate of events. Half of the events renew these locks, and
+// half are grants and releases of other locks.
 type load struct {
-	locks, rate int // rate is events a second
+	locks, rate int // rate is in events per second
 	lasts       time.Duration
-	scrape      time.Duration // between two scrapes
+	scrape      time.Duration // time between two scrapes
 }
 
-// TestCost measures the processor time of an exporter in a process of its own. It compares
-// processor times, so other work on the machine does not matter. The events are those that
-// the bucket really had.
+// TestCost measures the CPU time of an exporter in its own process, so other work on the machine
+// does not matter, and divides it by the number of events that the bucket really had.
 func TestCost(t *testing.T) {
 	t.Parallel()
 	l, bound := load{locks: 1000, rate: 800, lasts: 4 * time.Second, scrape: time.Second}, costSmall
@@ -56,11 +55,12 @@ func TestCost(t *testing.T) {
 	measure(t, l, bound, mostMemory, nil, "--no-page")
 }
 
-// measure runs an exporter beside a load. looks has browsers follow its page, if it is not nil.
+// measure runs an exporter under load. If looks is not nil, it starts browsers that follow the
+// exporter's page.
 func measure(t *testing.T, l load, bound time.Duration, mostMemory uint64, looks func(*process), args ...string) {
 	t.Helper()
 	s := testutil.RunServer(t)
-	renewed := 3 * time.Second * time.Duration(2*l.locks) / time.Duration(l.rate) // the TTL: renewals come each third
+	renewed := 3 * time.Second * time.Duration(2*l.locks) / time.Duration(l.rate) // the TTL: a lease is renewed after a third of it
 	holder, _ := client(t, s, natslock.WithTTL(max(renewed, 3*time.Second)), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 	holdMany(t, holder, l.locks)
 
@@ -111,8 +111,8 @@ func measure(t *testing.T, l load, bound time.Duration, mostMemory uint64, looks
 	require.Less(t, most, mostMemory)
 }
 
-// TestPageCost is TestCost beside browsers: three that follow the table, one that follows a lock,
-// and one that reads nothing.
+// TestPageCost is TestCost with browsers: three follow the table, one follows a lock, and one reads
+// nothing.
 func TestPageCost(t *testing.T) {
 	tier.Proof(t)
 	l := load{locks: 10_000, rate: 1000, lasts: machine.Part(time.Minute), scrape: 5 * time.Second}
@@ -155,7 +155,7 @@ func TestPageCost(t *testing.T) {
 	t.Logf("the browsers have received %d KiB in %d updates", received.Load()>>10, updates.Load()/2)
 }
 
-// mostMemoryOfPage bounds the resident memory with a page that browsers follow.
+// mostMemoryOfPage bounds the resident memory while browsers follow the page.
 const mostMemoryOfPage = 160 << 20
 
 var (
@@ -163,7 +163,7 @@ var (
 	memoryLine = regexp.MustCompile(`(?m)^process_resident_memory_bytes (\S+)$`)
 )
 
-// usage scrapes the processor time and the resident memory of the process.
+// usage scrapes the CPU time and the resident memory of the process.
 func (p *process) usage() (cpu time.Duration, memory uint64) {
 	p.t.Helper()
 	_, text := p.get("/metrics")

@@ -20,7 +20,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// golden compares text with a file.
+// golden compares text with a golden file.
 func golden(t *testing.T, file, text string) {
 	t.Helper()
 	if *update {
@@ -38,8 +38,8 @@ var (
 	measured  = regexp.MustCompile(`^(natslock_bucket_(?:\w+_seconds|waited_seconds_total|handover_seconds_sum)(?:{.*})?) [0-9.e+-]+$`)
 )
 
-// steady removes what differs between two runs from the metrics: measured times, and the
-// metrics of the process.
+// steady removes from the metrics what differs between runs: measured times and the metrics of the
+// process.
 func steady(metrics string) string {
 	var b strings.Builder
 	for line := range strings.Lines(metrics) {
@@ -47,7 +47,7 @@ func steady(metrics string) string {
 		if !ownFamily.MatchString(line) || bucketOf.MatchString(line) && !strings.Contains(line, `le="+Inf"`) {
 			continue
 		}
-		line = lag.ReplaceAllString(line, "$1 0") // a renewal may be due at this moment
+		line = lag.ReplaceAllString(line, "$1 0") // a renewal may be due right now
 		if !strings.HasSuffix(line, " 0") {
 			line = measured.ReplaceAllString(line, "$1 1.5")
 		}
@@ -56,8 +56,7 @@ func steady(metrics string) string {
 	return b.String()
 }
 
-// TestMetrics shows every metric after a hand-over, a wait that was given up, an expiry and
-// a break.
+// TestMetrics checks every metric after a hand-over, an abandoned wait, an expiry and a break.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t)
@@ -105,8 +104,8 @@ func TestMetrics(t *testing.T) {
 	unlock(t, <-waiter)
 }
 
-// TestOutage stops and starts the server. Gauges are missing in between, and then those of
-// the locks that are there.
+// TestOutage checks that the gauges are missing while the server is down and afterwards reflect the
+// locks that are left.
 func TestOutage(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t)
@@ -130,8 +129,8 @@ func TestOutage(t *testing.T) {
 	p.shows(`natslock_bucket_held{lock="orders"} 1`)
 }
 
-// TestBucketAgain deletes the bucket, and a client creates it again. The exporter follows
-// the new one. A watch notices the deletion within ten seconds.
+// TestBucketAgain checks that the exporter follows a bucket that was deleted and created again. A
+// watch notices the deletion within ten seconds.
 func TestBucketAgain(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t)
@@ -147,7 +146,7 @@ func TestBucketAgain(t *testing.T) {
 	p.shows(`natslock_exporter_up 1`, `natslock_exporter_gaps_total 1`, `natslock_bucket_held{lock="orders"} 2`)
 }
 
-// TestRefused launches exporters that cannot work. Each says why, and what to do.
+// TestRefused checks that an exporter that cannot work says why and what to do.
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t, testutil.WithConfigText(permissions(t)))
@@ -183,14 +182,15 @@ func TestRefused(t *testing.T) {
 		require.NotContains(t, p.text(), "secret", c.name)
 	}
 
-	// An observer of the names is enough.
+	// An observer limited to the names suffices.
 	p := follow(t, s, "--user=reader", "--password=secret")
 	p.shows(`natslock_bucket_held{lock="orders"} 1`)
 	p = follow(t, s, "--user=narrow", "--password=secret", "--names=orders.>")
 	p.shows(`natslock_bucket_held{lock="orders"} 1`)
 }
 
-// TestContext finds the server by a context of the nats command, as lockctl does.
+// TestContext checks that the exporter finds the server through a context of the nats command, as
+// lockctl does.
 func TestContext(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t)

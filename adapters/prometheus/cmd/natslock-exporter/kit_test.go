@@ -24,10 +24,10 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// childVar makes the test binary the exporter.
+// childVar makes the test binary run as the exporter.
 const childVar = "NATSLOCK_EXPORTER_CHILD"
 
-// patience bounds every wait for an event: far more than it can take.
+// patience bounds each wait for an event, with plenty to spare.
 const patience = time.Minute
 
 func TestMain(m *testing.M) {
@@ -37,11 +37,11 @@ func TestMain(m *testing.M) {
 	kit.LeakCheck(m)
 }
 
-// process is an exporter in a process of its own.
+// process is an exporter in its own process.
 type process struct {
 	t    testing.TB
 	cmd  *exec.Cmd
-	base string // of its URLs
+	base string // the prefix of its URLs
 	done chan struct{}
 
 	mu   sync.Mutex
@@ -49,8 +49,8 @@ type process struct {
 	more chan struct{} // closed when the log has grown
 }
 
-// launch starts an exporter on a free port, with an environment of its own. It is stopped
-// when the test ends.
+// launch starts an exporter on a free port, in its own environment. The exporter is stopped when
+// the test ends.
 func launch(t testing.TB, args ...string) *process {
 	t.Helper()
 	p := &process{t: t, done: make(chan struct{}), more: make(chan struct{})}
@@ -78,13 +78,13 @@ func launch(t testing.TB, args ...string) *process {
 	return p
 }
 
-// stop ends the exporter as a service manager does, and returns its exit code.
+// stop ends the exporter as a service manager does and returns its exit code.
 func (p *process) stop() int {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
 	return p.exit()
 }
 
-// exit waits until the exporter has ended, and returns its exit code.
+// exit waits for the exporter to exit and returns its exit code.
 func (p *process) exit() int {
 	p.t.Helper()
 	select {
@@ -103,7 +103,7 @@ func (p *process) text() string {
 	return p.log.String()
 }
 
-// says waits until the log has n lines with a text.
+// says waits until the log has n lines that contain text.
 func (p *process) says(text string, n int) {
 	p.t.Helper()
 	limit := time.After(patience)
@@ -137,14 +137,14 @@ var serving = regexp.MustCompile(`url=(http://[^/]+)/metrics`)
 
 var servingPage = regexp.MustCompile(`page=(http://\S+)`)
 
-// page is the address of the page.
+// page returns the URL of the page.
 func (p *process) page() string {
 	p.t.Helper()
 	p.says("serving the page", 1)
 	return servingPage.FindStringSubmatch(p.text())[1]
 }
 
-// holdMany has a client hold locks, until the test ends.
+// holdMany makes holder hold n locks until the test ends.
 func holdMany(t testing.TB, holder *natslock.Client, n int) {
 	t.Helper()
 	var held sync.Map
@@ -164,8 +164,8 @@ func holdMany(t testing.TB, holder *natslock.Client, n int) {
 	t.Cleanup(held.Clear)
 }
 
-// cycle takes and releases locks until ctx ends, so many in a second. The returned function waits for
-// that, and says how many there were.
+// cycle acquires and releases locks at the given rate per second until ctx ends. The returned
+// function waits for the last cycle and returns the number of cycles.
 func cycle(ctx context.Context, t testing.TB, s *testutil.Server, rate int) func() int {
 	t.Helper()
 	worker, _ := client(t, s)
@@ -206,7 +206,7 @@ func (p *process) get(path string) (status int, body string) {
 	return answer.StatusCode, string(text)
 }
 
-// shows waits until the metrics have all lines, given without the label of the bucket.
+// shows waits until the metrics contain all lines, which are given without the bucket label.
 func (p *process) shows(lines ...string) {
 	p.t.Helper()
 	var text string
@@ -224,7 +224,7 @@ func (p *process) shows(lines ...string) {
 	require.Fail(p.t, "not shown", "%v\nin%s", lines, text)
 }
 
-// client returns a client on a connection of its own, which ends with the test.
+// client returns a client on its own connection, which is closed when the test ends.
 func client(t testing.TB, s *testutil.Server, opts ...natslock.Option) (*natslock.Client, *testutil.Link) {
 	t.Helper()
 	nc, link := s.ConnectLink()
@@ -243,7 +243,7 @@ func clientOn(t testing.TB, nc *nats.Conn, opts ...natslock.Option) *natslock.Cl
 	return c
 }
 
-// hold takes a lock, which is held at least until the test ends or unlocks it.
+// hold acquires a lock that stays held until the test unlocks it or ends.
 func hold(t testing.TB, c *natslock.Client, name string, opts ...natslock.LockOption) *natslock.Lock {
 	t.Helper()
 	l, err := c.Lock(context.WithoutCancel(t.Context()), name, append([]natslock.LockOption{natslock.MaxWait(patience)}, opts...)...)
@@ -252,7 +252,7 @@ func hold(t testing.TB, c *natslock.Client, name string, opts ...natslock.LockOp
 	return l
 }
 
-// later takes a lock on a goroutine of its own.
+// later acquires a lock in a new goroutine.
 func later(t testing.TB, c *natslock.Client, name string) <-chan *natslock.Lock {
 	got := make(chan *natslock.Lock, 1)
 	go func() {
@@ -262,7 +262,7 @@ func later(t testing.TB, c *natslock.Client, name string) <-chan *natslock.Lock 
 	return got
 }
 
-// hostName is that of this machine, which a client adds to an owner that does not have it.
+// hostName returns this machine's name, which a client appends to an owner that lacks it.
 func hostName() string {
 	name, _ := os.Hostname()
 	return name

@@ -19,7 +19,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// healthz waits until /healthz has a status, and a text.
+// healthz waits until /healthz returns this status and text.
 func (p *process) healthz(status int, text string) {
 	p.t.Helper()
 	var got int
@@ -32,7 +32,7 @@ func (p *process) healthz(status int, text string) {
 	require.Fail(p.t, "not so", "%d %s, wanted %d with %q", got, body, status, text)
 }
 
-// pageState is the state that the page shows to a browser that comes now, and how many locks.
+// pageState returns the state and the number of locks that the page shows to a new browser.
 func (p *process) pageState() (state, why string, locks int) {
 	p.t.Helper()
 	answer, err := http.Get(p.page() + "live")
@@ -49,7 +49,7 @@ func (p *process) pageState() (state, why string, locks int) {
 	return up.Health.State, up.Health.Why, len(up.Rows)
 }
 
-// bucketStream is the stream of the bucket.
+// bucketStream returns the configuration of the bucket's stream.
 func bucketStream(t *testing.T, js jetstream.JetStream) jetstream.StreamConfig {
 	t.Helper()
 	s, err := js.Stream(t.Context(), "KV_natslock")
@@ -57,8 +57,9 @@ func bucketStream(t *testing.T, js jetstream.JetStream) jetstream.StreamConfig {
 	return s.CachedInfo().Config
 }
 
-// TestWithoutMajority: while two of three servers are away nobody gets a lock, and the exporter says so, although it is
-// connected and the third one answers. Then all is as before. An unfit bucket is none to take locks in either.
+// TestWithoutMajority checks that the exporter reports that nobody gets a lock while two of three
+// servers are down, although it is connected and the third one replies, and that it recovers
+// afterwards. It reports a misconfigured bucket in the same way.
 func TestWithoutMajority(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -108,8 +109,8 @@ func TestWithoutMajority(t *testing.T) {
 	require.Equal(t, "unfit", state)
 }
 
-// outdate has the bucket of a server go on, and returns a function that puts the server's earlier files in the place of
-// the later ones.
+// outdate lets the bucket advance and returns a function that replaces the server's files with a
+// backup made before that.
 func outdate(t *testing.T, s *testutil.Server) (restore func()) {
 	t.Helper()
 	c, _ := client(t, s)
@@ -136,7 +137,8 @@ func outdate(t *testing.T, s *testutil.Server) (restore func()) {
 	}
 }
 
-// TestRestored restores a bucket. The exporter says so, and that it has to be made again. Then it follows the new one.
+// TestRestored checks that the exporter reports a bucket restored from a backup, says that it must
+// be created again, and then follows the new one.
 func TestRestored(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -151,6 +153,6 @@ func TestRestored(t *testing.T) {
 	require.Equal(t, "unfit", state)
 
 	deleteBucket(t, s)
-	clientOn(t, s.Connect()) // makes it
+	clientOn(t, s.Connect()) // creates the bucket
 	p.healthz(200, "ok")
 }

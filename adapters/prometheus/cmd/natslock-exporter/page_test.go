@@ -25,7 +25,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// shownUpdate is what a browser gets.
+// shownUpdate is an update as a browser receives it.
 type shownUpdate struct {
 	Health struct{ Why string }
 	All    bool
@@ -52,7 +52,7 @@ type shownRow struct {
 	Queue                          int
 }
 
-// browserOf follows the page of an exporter as a browser does: the table, or one lock.
+// browserOf follows the page of an exporter as a browser does, either the table or a single lock.
 type browserOf struct {
 	t    testing.TB
 	text *bufio.Reader
@@ -96,7 +96,7 @@ func (b *browserOf) read() {
 	}
 }
 
-// until reads updates until something holds.
+// until reads updates until a condition holds.
 func (b *browserOf) until(what string, holds func() bool) {
 	b.t.Helper()
 	for limit := time.Now().Add(patience); ; {
@@ -108,7 +108,7 @@ func (b *browserOf) until(what string, holds func() bool) {
 	}
 }
 
-// row returns the row of a lock, by its name for reading.
+// row returns the row of the lock with this display name.
 func (b *browserOf) row(name string) shownRow {
 	for _, r := range b.rows {
 		if r.Name == name {
@@ -119,8 +119,8 @@ func (b *browserOf) row(name string) shownRow {
 	return shownRow{}
 }
 
-// TestPage follows locks of all kinds on the page, through grants, queues, a break, a hand-off
-// and an outage.
+// TestPage follows locks of all kinds on the page through grants, queues, a break, a hand-off and
+// an outage.
 func TestPage(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t)
@@ -179,7 +179,7 @@ func TestPage(t *testing.T) {
 	table.until("its end", func() bool { return table.last.Health.Why == "" })
 	require.NotEmpty(t, table.row(name).Name)
 
-	// The end of the exporter is said, and takes no longer than without browsers.
+	// A page learns that the exporter is shutting down, and open pages do not delay the exit.
 	require.Equal(t, 0, p.stop())
 	table.until("the end", func() bool { return table.last.Bye != "" })
 	require.Equal(t, "the exporter was stopped", table.last.Bye)
@@ -187,7 +187,7 @@ func TestPage(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// shownStory is a history as a browser gets it.
+// shownStory is a history as a browser receives it.
 type shownStory struct {
 	Spans       []struct{ Who, How string }
 	Lines       []struct{ Event, Name string }
@@ -205,8 +205,9 @@ func (p *process) story(name string) (out shownStory) {
 	return out
 }
 
-// TestPageHistory: the history of a lock is that of the bucket, of this lock alone. Without one, or
-// without the permission, the page says so and what to do, and has what the exporter has seen.
+// TestPageHistory checks that a lock's history comes from the bucket and covers only this lock.
+// Without a history, or without permission to read it, the page says so, suggests a remedy and
+// shows what the exporter itself has seen.
 func TestPageHistory(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t, testutil.WithConfigText(permissions(t)))
@@ -231,7 +232,7 @@ func TestPageHistory(t *testing.T) {
 	require.NoError(t, err)
 	_, err = js.CreateStream(t.Context(), kvstore.HistoryStream(bucket.CachedInfo(), time.Hour, 0))
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { // a write may come before the copies begin
+	require.Eventually(t, func() bool { // a write may precede the start of copying
 		unlock(t, hold(t, c, "orders.1"))
 		unlock(t, hold(t, c, "orders.*"))
 		story = p.story("orders.*")
@@ -255,7 +256,8 @@ func TestPageHistory(t *testing.T) {
 	}
 }
 
-// TestPageOfGroup: of locks that the exporter has listed and of those it was notified of.
+// TestPageOfGroup checks a group's page with locks that the exporter has listed and with locks that
+// it learned about from notifications.
 func TestPageOfGroup(t *testing.T) {
 	s := testutil.RunServer(t)
 	c, _ := client(t, s)
@@ -280,8 +282,8 @@ func TestPageOfGroup(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 }
 
-// TestNoPage: the page is off by a flag. An address that is taken is an error if it was asked
-// for, and a warning otherwise. The metrics have no page, and the page no metrics.
+// TestNoPage checks the flag that disables the page. An address in use is an error if it was
+// requested explicitly, and a warning otherwise. Metrics and page never share an address.
 func TestNoPage(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t)
@@ -300,7 +302,7 @@ func TestNoPage(t *testing.T) {
 	second := launch(t, "--server="+s.URL(), "--page="+taken)
 	require.Equal(t, 64, second.exit())
 	require.Contains(t, second.text(), "--page "+taken)
-	if l, err := net.Listen("tcp", defaultPage); err == nil { // else somebody has it already
+	if l, err := net.Listen("tcp", defaultPage); err == nil { // otherwise the address is already in use
 		defer l.Close()
 	}
 	looks, err := (&cli{Page: defaultPage}).listenPage(slog.New(slog.DiscardHandler))

@@ -2,5 +2,5 @@
 
 package main
 
-// raced says that the race detector is on, which makes code several times slower.
+// raced reports whether the race detector is on, which makes code several times slower.
 const raced = true

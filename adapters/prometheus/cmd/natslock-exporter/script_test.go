@@ -13,8 +13,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// TestScriptsLock: a lock that a script holds by its handle is one hold, over extends to its release, its
-// expiry or its break.
+// TestScriptsLock checks that a lock that a script holds by its handle counts as a single hold,
+// which continues over extensions until it is released, expires or is broken.
 func TestScriptsLock(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t)

@@ -52,7 +52,7 @@ func TestMatches(t *testing.T) {
 	}
 }
 
-// TestMatchesAsList compares the patterns with those of the library.
+// TestMatchesAsList checks that the exporter's patterns match the same names as the library's.
 func TestMatchesAsList(t *testing.T) {
 	t.Parallel()
 	s := natstest.RunServer(t)
@@ -73,7 +73,7 @@ func TestMatchesAsList(t *testing.T) {
 	}
 }
 
-// copy is a mirror whose locks a test sets.
+// copy is a mirror whose locks are set by a test.
 type copy struct {
 	state mirror.State
 	locks map[mirror.ID]admin.Info
@@ -99,12 +99,12 @@ func (c *copy) Counts(id mirror.ID) (int, int) {
 	return held, len(info.Queue)
 }
 
-// TestLabelsAreFew: names with an id in front do not make a label each.
+// TestLabelsAreFew checks that names that begin with an ID do not create a label each.
 func TestLabelsAreFew(t *testing.T) {
 	t.Parallel()
 	c := newCopy()
 	s := newState(labeler(nil), c)
-	s.event(admin.Event{Type: admin.EventQueued, Name: "\xff.2", ID: "more bytes"}) // no UTF-8
+	s.event(admin.Event{Type: admin.EventQueued, Name: "\xff.2", ID: "more bytes"}) // not UTF-8
 	for i := range 2 * natslockprom.MaxLabels {
 		name := fmt.Sprint("id-", i)
 		s.event(admin.Event{Type: admin.EventGranted, Name: name, ID: fmt.Sprint(i), Grants: 1})
@@ -117,8 +117,8 @@ func TestLabelsAreFew(t *testing.T) {
 	require.Equal(t, float64(natslockprom.MaxLabels+1), testutil.ToFloat64(s.grants.WithLabelValues(other)))
 }
 
-// TestCounts: a break is one, and its end is no expiry. A hand-over is from the end of a hold to the next grant, where
-// a client was queued.
+// TestCounts checks that a break counts once and that its end is not an expiry. A hand-over lasts
+// from the end of a hold until the next grant, if a client was queued.
 func TestCounts(t *testing.T) {
 	t.Parallel()
 	c := newCopy()
@@ -160,15 +160,15 @@ func TestCounts(t *testing.T) {
 	event(admin.EventGranted, 8*time.Second, h)
 	require.Equal(t, 3.0, handovers(), "nobody was left")
 
-	// A gap is one, however it goes on.
+	// A gap counts once, regardless of the conditions that it passes through.
 	for _, to := range []mirror.Condition{mirror.Stale, mirror.Live, mirror.Unfit, mirror.Live, mirror.Stale, mirror.NoLeader, mirror.Live} {
 		s.turned(mirror.State{Condition: to})
 	}
 	require.Equal(t, 1.0, testutil.ToFloat64(s.gaps))
 }
 
-// TestTotals: what stays or waits by design counts, and has no age. A renewal is late from a third of the TTL on.
-// Records that no client renews are never late.
+// TestTotals checks that locks and waits that are long by design are counted but have no age. A
+// renewal is late after a third of the TTL, and a record that no client renews is never late.
 func TestTotals(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -209,13 +209,13 @@ func TestTotals(t *testing.T) {
 	}, all)
 }
 
-// TestBucketMetrics: without a leader, and in an unfit bucket, nothing is writable, and nothing is said of locks. What
-// is not known is missing.
+// TestBucketMetrics checks that without a leader, or with an unfit bucket, the bucket is not
+// writable and there are no metrics of locks. Unknown values are omitted.
 func TestBucketMetrics(t *testing.T) {
 	t.Parallel()
 	c := newCopy(admin.Info{Name: "held", Holder: &admin.Holder{}})
 	s := newState(labeler(nil), c)
-	_, _ = s.totals() // makes the series
+	_, _ = s.totals() // creates the series
 	for _, step := range []struct {
 		state mirror.State
 		shows map[string]float64
@@ -240,18 +240,18 @@ func TestBucketMetrics(t *testing.T) {
 	}
 }
 
-// shape is what a list and the state have in common, of one lock.
+// shape is the part of a lock's state that a list and the exporter have in common.
 type shape struct{ held, queued int }
 
-// TestFollowsList has clients of all kinds of locks take, wait, give up and be broken. At
-// each pause the mirror is a new list. At the end it is empty.
+// TestFollowsList has clients acquire locks of all kinds, wait, give up and be broken. At each
+// pause the mirror must equal a new list, and at the end it must be empty.
 func TestFollowsList(t *testing.T) {
 	t.Parallel()
 	s := natstest.RunServer(t)
 	f, err := newFollower(&cli{Bucket: "natslock", Names: ">", Connection: tool.Connection{Server: s.URL(), NoContext: true, Timeout: 5 * time.Second}}, slog.New(slog.NewTextHandler(t.Output(), nil)))
 	require.NoError(t, err)
 	defer f.nc.Close()
-	watcher := clientOn(t, s.Connect()) // and makes the bucket
+	watcher := clientOn(t, s.Connect()) // also creates the bucket
 	st := f.state
 	watching, end := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 1)
@@ -261,7 +261,7 @@ func TestFollowsList(t *testing.T) {
 
 	const seed = 7
 	var clients []*natslock.Client
-	for i := range 5 { // two have the name of another one, as clients of one process have
+	for i := range 5 { // two share a name with another one, as clients of one process do
 		c, _ := client(t, s, natslock.WithTTL(time.Second), natslock.WithOwner(fmt.Sprint("owner-", i%3)))
 		clients = append(clients, c)
 	}
@@ -292,7 +292,7 @@ func TestFollowsList(t *testing.T) {
 					}
 					switch r.IntN(8) {
 					case 0:
-						held[i] = append(held[i], l) // until the pause
+						held[i] = append(held[i], l) // hold it until the pause
 						continue
 					case 1:
 						kind := admin.KindMutex
@@ -324,7 +324,7 @@ func TestFollowsList(t *testing.T) {
 	require.Positive(t, testutil.CollectAndCount(st, "natslock_bucket_handover_seconds"))
 }
 
-// same waits until the mirror is a list.
+// same waits until the mirror equals a list.
 func same(t *testing.T, c *natslock.Client, f *follower) {
 	t.Helper()
 	shapes := func(infos []admin.Info) map[mirror.ID]shape {
@@ -348,7 +348,8 @@ func same(t *testing.T, c *natslock.Client, f *follower) {
 	}, patience, 20*time.Millisecond)
 }
 
-// Names that are not UTF-8 have a label each, in the form that lockctl prints and reads.
+// TestLabelNotUTF8 checks that names that are not UTF-8 get distinct labels, in the form that
+// lockctl prints and accepts.
 func TestLabelNotUTF8(t *testing.T) {
 	t.Parallel()
 	s := newState(labeler(nil), newCopy())

@@ -1,6 +1,6 @@
-// Package rules tests the alerts and the dashboard of docs/operate with the libraries of
-// Prometheus. It is a module of its own: these libraries would otherwise be requirements of
-// every service that uses the collector. It has no code outside its tests.
+// Package rules tests the alerts and the dashboard of docs/operate with the Prometheus libraries.
+// It contains only tests and is a separate module, because otherwise every service that uses the
+// collector would depend on these libraries.
 package rules
 
 import (
@@ -21,13 +21,13 @@ import (
 
 const operate = "../../../../docs/operate/"
 
-// The golden files are what tests compare the metrics with.
+// The tests check queries against the metrics in these golden files.
 const (
 	exporter = "../../cmd/natslock-exporter/testdata/metrics.txt"
-	workers  = "../../testdata/partitions.txt" // of services: see natslockprom.Partitions
+	workers  = "../../testdata/partitions.txt" // metrics of services: see natslockprom.Partitions
 )
 
-// served returns the labels of each series of golden files, by the name that a query has for it.
+// served returns the labels of each series in the golden files, by the series' name in queries.
 func served(t *testing.T, files ...string) map[string][]string {
 	t.Helper()
 	var text []byte
@@ -54,8 +54,8 @@ func served(t *testing.T, files ...string) map[string][]string {
 	return all
 }
 
-// check parses a query. All metrics in it are served, with the labels that it selects and
-// groups by. It returns their names.
+// check parses a query, requires that its metrics are served with the labels that it selects and
+// groups by, and returns their names.
 func check(t *testing.T, served map[string][]string, query string) (names []string) {
 	t.Helper()
 	expr, err := parser.NewParser(parser.Options{}).ParseExpr(query)
@@ -83,8 +83,8 @@ func check(t *testing.T, served map[string][]string, query string) (names []stri
 	return names
 }
 
-// TestAlerts: Prometheus accepts the rules, their metrics are served, and their texts use
-// labels that the alert has.
+// TestAlerts checks that Prometheus accepts the rules, that their metrics are served, and that
+// their texts use only labels that the alert has.
 func TestAlerts(t *testing.T) {
 	text, err := os.ReadFile(operate + "alerts.yml")
 	require.NoError(t, err)
@@ -116,8 +116,8 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
-// TestDashboard: the queries of all panels and variables parse, and their metrics are
-// served. Each metric of the bucket has a panel.
+// TestDashboard checks that the queries of all panels and variables parse and that their metrics
+// are served. Each metric of the bucket must have a panel.
 func TestDashboard(t *testing.T) {
 	text, err := os.ReadFile(operate + "dashboard.json")
 	require.NoError(t, err)
@@ -173,7 +173,8 @@ func TestDashboard(t *testing.T) {
 	}
 }
 
-// TestCheck: a metric or a label that is not served is found.
+// TestCheck checks that check accepts a metric that the exporter serves, and that the metrics of
+// other programs are not among those served.
 func TestCheck(t *testing.T) {
 	metrics := served(t, exporter)
 	require.True(t, slices.Contains(metrics["natslock_bucket_held"], "lock"))

@@ -11,7 +11,7 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// event is an event of a holder, so long after noon.
+// event returns a holder's event that occurs the given time after noon.
 func event(typ admin.EventType, id string, after time.Duration, change ...func(*admin.Event)) admin.Event {
 	h := held("web", func(h *admin.Holder) { h.ID = id })
 	ev := admin.Event{Type: typ, Name: "a", ID: id, Token: 64, Time: noon.Add(after), Holder: &h}
@@ -41,7 +41,8 @@ func TestLine(t *testing.T) {
 	require.False(t, isShown(admin.Event{Type: admin.EventWatching}))
 }
 
-// TestPick: what matters most is kept, then what is latest, in the order of the events.
+// TestPick checks that the most important events are kept first and then the latest, in their
+// original order.
 func TestPick(t *testing.T) {
 	var all []admin.Event
 	for i := range 30 {
@@ -94,7 +95,7 @@ func TestStory(t *testing.T) {
 	waited := func(ev *admin.Event) { ev.Waited = 4 * time.Second }
 
 	s := tell(admin.KindMutex,
-		event(admin.EventReleased, "0", time.Second), // whose grant was before
+		event(admin.EventReleased, "0", time.Second), // granted before the story begins
 		event(admin.EventGranted, "1", 5*time.Second, waited),
 		event(admin.EventRenewed, "1", 8*time.Second),
 		event(admin.EventExpired, "1", 10*time.Second),
@@ -105,13 +106,13 @@ func TestStory(t *testing.T) {
 	require.Equal(t, 2, s.Lanes)
 	require.Len(t, s.Lines, 6, "no renewal")
 
-	// Readers are inside together. What began before the time is cut off, and a renewal stands
-	// for a grant that is not there.
+	// Readers hold the lock simultaneously. A span that began before the story is cut off, and a
+	// renewal stands in for a missing grant.
 	s = tell(admin.KindRW, event(admin.EventRenewed, "1", 0, func(ev *admin.Event) { ev.Holder.Since = from.Add(-time.Hour) }),
 		event(admin.EventGranted, "2", time.Second), event(admin.EventReleased, "2", 2*time.Second), event(admin.EventGranted, "3", 3*time.Second))
 	require.Equal(t, []string{"0 -1m0s-1m0s ", "1 1s-2s released", "1 3s-1m0s "}, spans(s))
 
-	// Gaps of unknown locks are summed up.
+	// Gaps for unknown locks are summed up.
 	s = tell(admin.KindMutex,
 		admin.Event{Type: admin.EventGap, Until: noon},
 		admin.Event{Type: admin.EventGap, Time: noon, Until: noon.Add(time.Second), Missed: 3},
@@ -121,7 +122,7 @@ func TestStory(t *testing.T) {
 	require.EqualValues(t, 7, s.Missing)
 	require.Equal(t, []gap{{To: ms(0), Text: "nothing earlier is kept"}, {ms(0), ms(time.Second), "at least 1 events of this lock are missing"}, {ms(0), ms(time.Second), "the bucket was deleted and re-created"}}, s.Gaps)
 
-	// However much happened, a story has bounds, and counts what it leaves out.
+	// A story is bounded regardless of how much happened, and counts what it leaves out.
 	var many []admin.Event
 	for i := range 5000 {
 		many = append(many, event(admin.EventGranted, fmt.Sprint(i), time.Duration(i)*time.Millisecond))
@@ -133,7 +134,7 @@ func TestStory(t *testing.T) {
 	require.Equal(t, 5000-mostLanes, s.Spare)
 }
 
-// spansInLane has the spans without their lanes.
+// spansInLane returns the spans with every lane set to 0.
 func spansInLane(all []string) []string {
 	for i := range all {
 		all[i] = "0" + all[i][1:]

@@ -13,7 +13,8 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// The page of a group has its workers, and the partitions that are not as planned. The page of a lock of it links there.
+// TestGroup checks that a group's page shows its workers and the partitions that are not where they
+// should be, and that the page of a lock in the group links to it.
 func TestGroup(t *testing.T) {
 	s := newSource()
 	token := uint64(0)
@@ -27,7 +28,7 @@ func TestGroup(t *testing.T) {
 		})))
 	}
 	set("team.x.member.w0", "w0", "weight", "2", "partitions", "5")
-	set("team.x.member.=3Cb>", "<b>", "weight", "1", "partitions", "5") // not the name that a worker of this id takes
+	set("team.x.member.=3Cb>", "<b>", "weight", "1", "partitions", "5") // a worker with this ID would use another name
 	set("team.x.part.0", "w0")
 	set("team.x.part.1", "w0")
 	set("team.x.part.3", "<i>")

@@ -19,7 +19,7 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// patience bounds every wait for an event: far more than it can take.
+// patience bounds each wait for an event, with plenty to spare.
 const patience = time.Minute
 
 func get(t *testing.T, h http.Handler, method, address string, change ...func(*http.Request)) *httptest.ResponseRecorder {
@@ -98,15 +98,15 @@ func TestRequests(t *testing.T) {
 		}
 	}
 
-	// A browser asks again whether a file is as it was.
+	// A browser revalidates a cached file.
 	w := get(t, h, "GET", "/page.css")
 	require.Equal(t, "text/css; charset=utf-8", w.Header().Get("Content-Type"))
 	require.Equal(t, "no-cache", w.Header().Get("Cache-Control"))
 	require.Equal(t, 304, get(t, h, "GET", "/page.css", header("If-None-Match", w.Header().Get("ETag"))).Code)
 }
 
-// TestFilesAreStrict: the files load nothing from elsewhere, have no script and no style in
-// them, and never make markup of text.
+// TestFilesAreStrict checks that the files load nothing from other sites, contain no inline scripts
+// or styles, and never turn text into markup.
 func TestFilesAreStrict(t *testing.T) {
 	entries, err := web.ReadDir("web")
 	require.NoError(t, err)
@@ -155,8 +155,8 @@ func open(t *testing.T, address string) (stream, *http.Response) {
 	return stream{t, bufio.NewReader(answer.Body)}, answer
 }
 
-// TestLive streams over a connection: names that are markup are data, viewers have a limit,
-// and the end of the hub ends them all with its reason.
+// TestLive checks streaming over a real connection: names that look like markup are sent as data,
+// the number of viewers is limited, and all of them are told the reason when the hub ends.
 func TestLive(t *testing.T) {
 	s := newSource()
 	h := running(t, s)
@@ -195,7 +195,7 @@ func TestLive(t *testing.T) {
 	viewersLeave(t, h, 0)
 }
 
-// viewersLeave waits until so many are left.
+// viewersLeave waits until n viewers are left.
 func viewersLeave(t *testing.T, h *Hub, n int) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -205,7 +205,8 @@ func viewersLeave(t *testing.T, h *Hub, n int) {
 	}, patience, 5*time.Millisecond)
 }
 
-// TestStuckBrowser: a browser that reads nothing is cut off, and holds nobody up.
+// TestStuckBrowser checks that a browser that reads nothing is disconnected and does not hold up
+// others.
 func TestStuckBrowser(t *testing.T) {
 	s := newSource()
 	h := running(t, s)
@@ -213,7 +214,7 @@ func TestStuckBrowser(t *testing.T) {
 	at := httptest.NewServer(srv.handler())
 	defer at.Close()
 	defer h.End("the test is over")
-	for i := range 20_000 { // more than the buffers of a connection take
+	for i := range 20_000 { // more than a connection buffers
 		one := held(strings.Repeat("web", 100))
 		s.set(fmt.Sprint("lock.", i), &one)
 	}

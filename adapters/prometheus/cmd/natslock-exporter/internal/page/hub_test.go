@@ -18,10 +18,10 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// source is a source whose locks a test sets.
+// source is a source whose locks are set by a test.
 type source struct {
 	mu    sync.Mutex
-	hub   *Hub // nil: it has none yet
+	hub   *Hub // nil if there is none yet
 	locks map[mirror.ID]admin.Info
 	state mirror.State
 }
@@ -43,7 +43,7 @@ func (s *source) set(name string, h *admin.Holder) {
 	}
 }
 
-// fail ends the source's being live; nil begins it.
+// fail makes the source lose its leader because of err, or makes it live again if err is nil.
 func (s *source) fail(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,7 +83,7 @@ func (s *source) Ahead() time.Duration { return 0 }
 
 func (s *source) Client() *natslock.Client { return nil }
 
-// running is a hub that runs until the test ends.
+// running returns a hub that runs until the test ends.
 func running(t *testing.T, s *source) *Hub {
 	t.Helper()
 	h := NewHub(s, About{Bucket: "natslock", Names: ">"})
@@ -105,7 +105,7 @@ func follows(t *testing.T, h *Hub, lock *mirror.ID) *viewer {
 	return v
 }
 
-// next is the next update.
+// next returns the next update.
 func next(t *testing.T, v *viewer) (up update) {
 	t.Helper()
 	text, last := v.receive(t.Context())
@@ -124,7 +124,8 @@ func names(rows []row) map[string]uint64 {
 	return all
 }
 
-// TestUpdates: a viewer gets all, and then what has changed, at most twice a second.
+// TestUpdates checks that a viewer first gets everything and then only changes, at most twice a
+// second.
 func TestUpdates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource()
@@ -142,12 +143,13 @@ func TestUpdates(t *testing.T) {
 		require.Len(t, first.Lines, 1)
 		ids := names(first.Rows)
 
-		// A renewal is a number, what is as it was is nothing, and a release is an id.
+		// An update includes only the new expiry for a renewed lock, nothing for an unchanged one,
+		// and only the ID of a released one.
 		later := a
 		later.Expires = later.Expires.Add(time.Minute)
 		s.set("a", &later)
 		s.set("b", nil)
-		s.set("c", nil) // nobody knows it
+		s.set("c", nil) // the viewer has never seen it
 		second := next(t, v)
 		require.Equal(t, pace, time.Since(begun))
 		require.False(t, second.All)
@@ -155,7 +157,7 @@ func TestUpdates(t *testing.T) {
 		require.Equal(t, [][2]int64{{int64(ids["a"]), later.Expires.UnixMilli()}}, second.Due)
 		require.Equal(t, []uint64{ids["b"]}, second.Gone)
 
-		// A thousand events are an update, which counts what it leaves out.
+		// A thousand events are merged into one update, which counts the events that it omits.
 		for i := range 1000 {
 			h.Event(event(admin.EventGranted, fmt.Sprint(i), 0))
 			s.set("b", &b)
@@ -168,14 +170,14 @@ func TestUpdates(t *testing.T) {
 		require.Len(t, third.Lines, mostEvents)
 		require.Equal(t, 1000-mostEvents, third.Left)
 
-		// Without news the viewer hears that there are none.
+		// Without any changes, the viewer still gets an empty update.
 		quiet := time.Now()
 		fourth := next(t, v)
 		require.Equal(t, beat, time.Since(quiet))
 		require.Empty(t, fourth.Rows)
 		require.Equal(t, time.Now().UnixMilli(), fourth.Now)
 
-		// A viewer that comes now begins with all, and has the events before once.
+		// A viewer that joins now starts with everything and gets each earlier event once.
 		h.Event(event(admin.EventExpired, "pending", 0))
 		w := follows(t, h, nil)
 		before := next(t, w).Lines
@@ -185,7 +187,7 @@ func TestUpdates(t *testing.T) {
 	})
 }
 
-// TestOrder: each viewer has the updates in their order, whoever else reads.
+// TestOrder checks that each viewer gets the updates in order, no matter how many others read.
 func TestOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource()
@@ -203,7 +205,7 @@ func TestOrder(t *testing.T) {
 				}
 			})
 		}
-		time.Sleep(pace / 2) // not when the hub asks
+		time.Sleep(pace / 2) // avoid the moment at which the hub reads the source
 		for i := range 20 {
 			one := held("web")
 			s.set(fmt.Sprint(i), &one)
@@ -213,8 +215,8 @@ func TestOrder(t *testing.T) {
 	})
 }
 
-// TestSlowViewer: a viewer that does not read holds nobody up, has few updates queued, and
-// begins anew when it reads again.
+// TestSlowViewer checks that a viewer that does not read neither holds up others nor piles up
+// updates, and starts over when it reads again.
 func TestSlowViewer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource()
@@ -238,7 +240,7 @@ func TestSlowViewer(t *testing.T) {
 	})
 }
 
-// TestLockViewer follows one lock.
+// TestLockViewer checks the updates of a viewer that follows a single lock.
 func TestLockViewer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource()
@@ -263,8 +265,8 @@ func TestLockViewer(t *testing.T) {
 	})
 }
 
-// TestLockViewerChangesWithoutEvents: a change before the first update, and one before the first table, comes
-// to the viewer of one lock, even if no event follows.
+// TestLockViewerChangesWithoutEvents checks that the viewer of one lock sees a change that precedes
+// its first update, and one that precedes the first table, even without an event.
 func TestLockViewerChangesWithoutEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource()
@@ -280,7 +282,7 @@ func TestLockViewerChangesWithoutEvents(t *testing.T) {
 	})
 }
 
-// TestHealth: an update says why and since when the rest is not current.
+// TestHealth checks that an update says why and since when the other data is out of date.
 func TestHealth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource()
@@ -300,7 +302,7 @@ func TestHealth(t *testing.T) {
 	})
 }
 
-// TestNobodyLooks: a hub without viewers reads no lock, and forgets what has changed.
+// TestNobodyLooks checks that a hub without viewers reads no locks and discards changes.
 func TestNobodyLooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource()
@@ -322,7 +324,7 @@ func TestNobodyLooks(t *testing.T) {
 	})
 }
 
-// TestEnd says why nothing follows.
+// TestEnd checks that the last update gives the reason why no more follow.
 func TestEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := running(t, newSource())

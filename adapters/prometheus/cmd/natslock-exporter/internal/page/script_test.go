@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestScript tests what the scripts compute without a document, in Node.
+// TestScript tests in Node those functions of the scripts that need no document.
 func TestScript(t *testing.T) {
 	node, err := exec.LookPath("node")
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 
 var noon = time.UnixMilli(1_800_000_000_000)
 
-// held is a holder since noon, with a TTL of 15 s by a clock that is 1 s ahead.
+// held returns a holder since noon with a TTL of 15 s, by a server clock that is 1 s ahead.
 func held(owner string, change ...func(*admin.Holder)) admin.Holder {
 	h := admin.Holder{
 		Holder: natslock.Holder{ID: "ID-" + owner, Owner: owner, Host: "vm", PID: 7, Token: 64, Since: noon, Expires: noon.Add(16 * time.Second)},
@@ -107,7 +107,8 @@ func TestDetail(t *testing.T) {
 	require.Equal(t, [2]int{2*most + 1, 2*most + 2}, d.More)
 }
 
-// A standby of an election waits by design: it counts, and it is no longest wait.
+// TestWaitsByDesign checks that the standby of an election counts as queued, but that its wait,
+// which is intended, is not the longest wait.
 func TestWaitsByDesign(t *testing.T) {
 	t.Parallel()
 	since := time.UnixMilli(1000)
