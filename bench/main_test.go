@@ -14,13 +14,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestMain lets the test be the servers as well.
+// TestMain lets the test binary act as the servers too.
 func TestMain(m *testing.M) {
 	runChild()
 	os.Exit(m.Run())
 }
 
-// exclude counts under one lock from several goroutines on two clients.
+// exclude increments a counter under one lock from several goroutines spread over the clients, and
+// returns the audit.
 func exclude(t *testing.T, clients []*Client, goroutines, each int) *audit {
 	t.Helper()
 	var p protected
@@ -35,7 +36,7 @@ func exclude(t *testing.T, clients []*Client, goroutines, each int) *audit {
 					return
 				}
 				entered := p.enter(token)
-				time.Sleep(time.Millisecond) // for another goroutine to come in
+				time.Sleep(time.Millisecond) // give another goroutine the chance to get in
 				p.leave(entered)
 				if !onNil(t, unlock(ctx)) {
 					return
@@ -50,7 +51,7 @@ func exclude(t *testing.T, clients []*Client, goroutines, each int) *audit {
 	return &a
 }
 
-// onNil reports an error from any goroutine.
+// onNil reports an error, from any goroutine, and returns whether err is nil.
 func onNil(t *testing.T, err error) bool {
 	if err != nil {
 		t.Error(err)
@@ -58,7 +59,7 @@ func onNil(t *testing.T, err error) bool {
 	return err == nil
 }
 
-// TestSides runs every side that this machine has once, and checks that it excludes.
+// TestSides runs once each side that is installed on this machine, and checks that it excludes.
 func TestSides(t *testing.T) {
 	s := startServers(t.Context(), classes[1], t.TempDir(), "redis-server")
 	t.Cleanup(s.Stop)
@@ -83,7 +84,7 @@ func TestSides(t *testing.T) {
 				figures, err := step.run(ctx, o, fmt.Sprint("step-", i), 50*time.Millisecond)
 				cancel()
 				if errors.Is(err, context.DeadlineExceeded) && side.Server != "nats" {
-					t.Logf("%s: %v", step.title, err) // a row of the report: rueidislock misses a release at times
+					t.Logf("%s: %v", step.title, err) // the report has a row for this: rueidislock sometimes misses a release
 					continue
 				}
 				require.NoError(t, err, step.title)
@@ -98,7 +99,7 @@ func TestSides(t *testing.T) {
 	}
 }
 
-// TestAuditSees: the audit finds a lock that does not exclude.
+// TestAuditSees checks that the audit detects a lock that does not exclude.
 func TestAuditSees(t *testing.T) {
 	broken := &Client{Lock: func(context.Context, string) (Unlock, uint64, error) {
 		return func(context.Context) error { return nil }, 0, nil
@@ -106,7 +107,7 @@ func TestAuditSees(t *testing.T) {
 	require.Positive(t, exclude(t, []*Client{broken}, 4, 3).lost.Load())
 }
 
-// local excludes, with the same token each time.
+// local returns a client whose lock excludes but always has the same token.
 func local(token uint64) *Client {
 	var mu sync.Mutex
 	return &Client{
@@ -118,7 +119,7 @@ func local(token uint64) *Client {
 	}
 }
 
-// TestAuditSeesTokens finds a lock whose tokens do not rise, and reports it.
+// TestAuditSeesTokens checks that the audit detects and reports tokens that do not increase.
 func TestAuditSeesTokens(t *testing.T) {
 	a := exclude(t, []*Client{local(7)}, 2, 2)
 	require.Zero(t, a.lost.Load())
@@ -127,8 +128,8 @@ func TestAuditSeesTokens(t *testing.T) {
 	require.ErrorContains(t, r.Violations(), "3 of 4 fencing tokens")
 }
 
-// TestFailuresAreRows: cases that fail leave the others, and are rows of the report and an
-// error at the end.
+// TestFailuresAreRows checks that a failing case does not affect the others, and that it becomes a
+// row of the report and an error at the end.
 func TestFailuresAreRows(t *testing.T) {
 	give := func(c *Client, err error) func(context.Context, *Servers) (*Client, error) {
 		return func(context.Context, *Servers) (*Client, error) { return c, err }
@@ -169,8 +170,8 @@ func TestFailuresAreRows(t *testing.T) {
 	require.NoError(t, rewrite(dir))
 }
 
-// TestContentionTable has a row for each side that was measured, and its messages where
-// they were counted.
+// TestContentionTable checks that the table has a row for each measured side, with message counts
+// if they are known.
 func TestContentionTable(t *testing.T) {
 	c := &ClassResult{Sides: []*SideResult{
 		{Name: "bare publishes", Figures: map[string][]float64{cycleP50: {1}}},

@@ -16,7 +16,8 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// Every instance of the cluster shares a directory, and asks before it obtains a certificate.
+// All instances of the cluster share a directory, and lock a name before they obtain its
+// certificate.
 func ExampleNew() {
 	ctx := context.Background()
 	nc, stop := example.Connect()
@@ -31,7 +32,7 @@ func ExampleNew() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer locks.Close(context.Background()) // before nc.Close. With ctx, which a signal ends, it waits for no holder
+	defer locks.Close(context.Background()) // before nc.Close; a canceled ctx would not wait for holders
 	certmagic.Default.Storage = certmagiclock.New(&certmagic.FileStorage{Path: dir}, locks)
 
 	cfg, stopCache := newConfig(nil, newAuthority(), zap.NewNop())
@@ -43,13 +44,13 @@ func ExampleNew() {
 	// 1 lock taken
 }
 
-// newStorage returns a storage as in the example of New. Its files are in no directory yet.
+// newStorage returns a storage as in the example of New. Its directory does not exist yet.
 func newStorage() (storage *certmagiclock.Storage, done func()) {
 	locks, done := example.Client()
 	return certmagiclock.New(&certmagic.FileStorage{Path: "certificates"}, locks), done
 }
 
-// A name may have any characters. It belongs to one goroutine of one instance at a time.
+// A name may contain any characters. One goroutine of one instance holds it at a time.
 func ExampleStorage_Lock() {
 	ctx := context.Background()
 	storage, done := newStorage()
@@ -82,7 +83,7 @@ func ExampleStorage_TryLock() {
 	// <nil>
 }
 
-// RenewLockLease asks the server, and takes a lock that was lost again.
+// RenewLockLease asks the server whether the lock is still held, and acquires a lost lock again.
 func ExampleStorage_RenewLockLease() {
 	ctx := context.Background()
 	storage, done := newStorage()
@@ -98,7 +99,7 @@ func ExampleStorage_RenewLockLease() {
 	// <nil>
 }
 
-// Unlock reports a name that is not locked, and a lock that was lost.
+// Unlock reports a name that is not locked as well as a lock that was lost.
 func ExampleStorage_Unlock() {
 	storage, done := newStorage()
 	defer done()
@@ -108,7 +109,7 @@ func ExampleStorage_Unlock() {
 	// Output: true false
 }
 
-// Certmagic writes the description into its log.
+// Certmagic logs the description.
 func ExampleStorage_String() {
 	storage, done := newStorage()
 	defer done()

@@ -31,14 +31,14 @@ const patience = 60 * time.Second
 
 func TestMain(m *testing.M) { kit.LeakCheck(m) }
 
-// authority is a certificate authority in this process, and the issuer of all instances.
+// authority is an in-process certificate authority, the issuer of all instances.
 type authority struct {
 	key    *ecdsa.PrivateKey
 	cert   *x509.Certificate
 	asked  atomic.Int64 // calls of Issue
 	issued atomic.Int64
 
-	// before is called before the n-th certificate is issued, counted from 1.
+	// before is called before the n-th certificate is issued, counting from 1.
 	before func(ctx context.Context, n int64) error
 }
 
@@ -81,7 +81,7 @@ func (a *authority) Issue(ctx context.Context, csr *x509.CertificateRequest) (*c
 	return &certmagic.IssuedCertificate{Certificate: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}, nil
 }
 
-// newConfig is the certmagic of an instance, with a cache of its own.
+// newConfig returns an instance's certmagic, which has its own cache.
 func newConfig(storage certmagic.Storage, issuer certmagic.Issuer, logger *zap.Logger) (cfg *certmagic.Config, stop func()) {
 	cache := certmagic.NewCache(certmagic.CacheOptions{
 		GetConfigForCert: func(certmagic.Certificate) (*certmagic.Config, error) { return cfg, nil },
@@ -96,12 +96,12 @@ func newConfig(storage certmagic.Storage, issuer certmagic.Issuer, logger *zap.L
 	return cfg, cache.Stop
 }
 
-// instance is a process of a cluster: a certmagic, a storage, and a client of its own.
+// instance is a process of a cluster, with its own certmagic, storage and client.
 type instance struct {
 	*certmagic.Config
 	storage *certmagiclock.Storage
 	locks   *natslock.Client
-	errors  *observer.ObservedLogs // those that certmagic has logged
+	errors  *observer.ObservedLogs // errors logged by certmagic
 }
 
 // join starts an instance that shares the directory with others.
@@ -122,8 +122,8 @@ func join(t *testing.T, nc *nats.Conn, dir string, issuer certmagic.Issuer) *ins
 	return i
 }
 
-// breakLock ends the lock that an instance holds. Others get in when that has unlocked, or
-// immediately.
+// breakLock breaks the lock that an instance holds. Others get in immediately, or else once that
+// instance has unlocked.
 func breakLock(t *testing.T, locks *natslock.Client, name string, immediately bool) {
 	t.Helper()
 	info, err := admin.New(locks).Inspect(t.Context(), admin.KindMutex, certmagiclock.Prefix+name)

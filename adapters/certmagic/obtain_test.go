@@ -17,8 +17,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// Two instances want a certificate at the same time, and the authority issues one. The first
-// instance waits inside until the second one is in the queue.
+// TestObtainOnce checks that when two instances want a certificate at the same time, the authority
+// issues only one. The first instance keeps its lock until the second is queued.
 func TestObtainOnce(t *testing.T) {
 	for domain, host := range map[string]string{"www.example.com": "www.example.com", "*.example.com": "any.example.com"} {
 		t.Run(domain, func(t *testing.T) {
@@ -73,7 +73,7 @@ func receive(ctx context.Context, ch <-chan struct{}) error {
 	}
 }
 
-// served is the serial number of the certificate that an instance serves for a host.
+// served returns the serial number of the certificate that an instance serves for a host.
 func served(t *testing.T, i *instance, host string) string {
 	t.Helper()
 	cert, err := i.GetCertificate(&tls.ClientHelloInfo{ServerName: host})
@@ -84,8 +84,9 @@ func served(t *testing.T, i *instance, host string) string {
 
 const domain, lockName = "example.com", "issue_cert_example.com"
 
-// Certmagic does not learn of a loss during an obtain. It stores its certificate after that
-// of the instance that has the lock by then, and logs the error of Unlock.
+// TestLossDuringObtain checks what happens when the lock is lost while a certificate is obtained.
+// Certmagic does not notice: its certificate replaces that of the new holder, and it logs the error
+// of Unlock.
 func TestLossDuringObtain(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		ca, dir := newAuthority(), t.TempDir()
@@ -121,8 +122,8 @@ func TestLossDuringObtain(t *testing.T) {
 	})
 }
 
-// A loss between two attempts does no harm: the next attempt takes the lock again, and finds
-// the certificate of the other instance.
+// TestLossBetweenAttempts checks that a loss between two attempts does no harm: the next attempt
+// acquires the lock again and finds the other instance's certificate.
 func TestLossBetweenAttempts(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		ca, dir := newAuthority(), t.TempDir()
@@ -152,7 +153,8 @@ func TestLossBetweenAttempts(t *testing.T) {
 	})
 }
 
-// A process that ends gives its locks up: the next instance need not wait for the TTL.
+// TestCleanUpOwnLocks checks that a process that ends releases its locks, so that the next instance
+// does not have to wait for the TTL.
 func TestCleanUpOwnLocks(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		ca, dir := newAuthority(), t.TempDir()

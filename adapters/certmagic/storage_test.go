@@ -19,14 +19,14 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// names are those of certmagic, and others that a key cannot hold as they are.
+// names are names that certmagic uses, and others that a key cannot hold unescaped.
 var names = []string{
 	"issue_cert_example.com", "issue_cert_*.example.com", "register_acme_account_ops@example.com",
 	"ari_aYhba4dGQEHhs3uEe6CuLN4ByNQ.AIdlQyE", "storage_clean", "a b/c", "..", ".", ">", "=2E", "é", "",
 }
 
-// Each name is a lock of its own. It excludes the goroutines of one instance and those of
-// another one.
+// TestExclusion checks that each name is a separate lock, which excludes other goroutines of the
+// same instance as well as other instances.
 func TestExclusion(t *testing.T) {
 	s := testutil.RunServer(t)
 	dir := t.TempDir()
@@ -88,8 +88,8 @@ func TestTryLock(t *testing.T) {
 	require.NoError(t, a.storage.Unlock(ended, "x"))
 }
 
-// A wait ends with its context, for a lock of this instance and for that of another one. The
-// lock does not end with the context that it was taken with.
+// TestWaitEnds checks that a wait ends with its context, whether this instance or another one has
+// the lock, and that a lock survives the context that it was acquired with.
 func TestWaitEnds(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := join(t, s.Connect(), t.TempDir(), newAuthority()), join(t, s.Connect(), t.TempDir(), newAuthority())
@@ -110,7 +110,7 @@ func TestWaitEnds(t *testing.T) {
 	})
 }
 
-// A name that another instance, or nobody, has locked cannot be unlocked here.
+// TestNotLocked checks that an instance can neither unlock nor renew a name that it has not locked.
 func TestNotLocked(t *testing.T) {
 	s := testutil.RunServer(t)
 	a, b := join(t, s.Connect(), t.TempDir(), newAuthority()), join(t, s.Connect(), t.TempDir(), newAuthority())
@@ -121,7 +121,7 @@ func TestNotLocked(t *testing.T) {
 	}
 	require.NoError(t, b.storage.RenewLockLease(t.Context(), "x", 30*24*time.Hour))
 
-	// Waiting is not holding.
+	// A waiter does not hold the lock.
 	waiting := watchQueue(t, t.Context(), a.locks, "certmagic.x")
 	locked := make(chan error, 1)
 	go func() { locked <- a.storage.Lock(t.Context(), "x") }()
@@ -133,8 +133,9 @@ func TestNotLocked(t *testing.T) {
 	require.ErrorIs(t, b.storage.Unlock(t.Context(), "x"), natslock.ErrReleased)
 }
 
-// Unlock goes by name. A goroutine that has lost its lock must not release that of the next
-// one, so the next one of the same Storage waits for that Unlock.
+// TestLostLockKeepsItsName checks that a goroutine that has lost its lock cannot release its
+// successor's. Unlock identifies the lock only by name, so the next goroutine of the same Storage
+// waits for the first one's Unlock.
 func TestLostLockKeepsItsName(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		day, cancel := context.WithTimeout(t.Context(), 24*time.Hour)
@@ -162,7 +163,8 @@ func TestLostLockKeepsItsName(t *testing.T) {
 	})
 }
 
-// RenewLockLease takes a lost lock again, behind the instance that has it by then.
+// TestRenewTakesLostLockAgain checks that RenewLockLease queues for a lost lock behind the instance
+// that now holds it.
 func TestRenewTakesLostLockAgain(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		day, cancel := context.WithTimeout(t.Context(), 24*time.Hour)
@@ -174,14 +176,14 @@ func TestRenewTakesLostLockAgain(t *testing.T) {
 		renew(day)
 		require.NoError(t, <-renewed)
 
-		// The record of a broken lock does not keep its own instance out.
+		// The record of a broken lock does not keep out the instance that held it.
 		begun := time.Now()
 		breakLock(t, b.locks, "x", false)
 		renew(day)
 		require.NoError(t, <-renewed)
 		require.Zero(t, time.Since(begun))
 
-		// It gives up with its context, and can be called again.
+		// RenewLockLease gives up when its context ends, and can be called again.
 		minute, cancel := context.WithTimeout(day, time.Minute)
 		defer cancel()
 		breakLock(t, b.locks, "x", true)
@@ -202,8 +204,8 @@ func TestRenewTakesLostLockAgain(t *testing.T) {
 	})
 }
 
-// An Unlock while RenewLockLease waits leaves no lock behind. That is what
-// certmagic.CleanUpOwnLocks does at the end of a process.
+// TestUnlockDuringRenew checks that Unlock leaves no lock behind if RenewLockLease is still
+// waiting, which happens when certmagic.CleanUpOwnLocks runs at the end of a process.
 func TestUnlockDuringRenew(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		day, cancel := context.WithTimeout(t.Context(), 24*time.Hour)
@@ -236,7 +238,8 @@ func TestString(t *testing.T) {
 	require.Equal(t, "*certmagiclock_test.secret", fmt.Sprint(certmagiclock.New(&secret{Password: "hunter2"}, nil)))
 }
 
-// Options are those of each lock, and an invalid one is refused by each.
+// TestOptions checks that the options apply to each lock, and that an invalid option makes each
+// lock fail.
 func TestOptions(t *testing.T) {
 	s := testutil.RunServer(t)
 	locks, err := natslock.New(t.Context(), s.Connect())

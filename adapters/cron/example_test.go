@@ -13,8 +13,8 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// A job that all replicas of a service have, and that one of them runs each hour. It stops
-// when its lock is lost.
+// All replicas of a service have this job, and one of them runs it each hour. The job stops when
+// its lock is lost.
 func ExampleOnceFunc() {
 	locks, done := example.Client() // natslock.New(ctx, nc)
 	defer done()
@@ -28,7 +28,7 @@ func ExampleOnceFunc() {
 		log.Fatal(err)
 	}
 	c.Start()
-	c.Entry(id).WrappedJob.Run() // instead of an hour
+	c.Entry(id).WrappedJob.Run() // instead of waiting for an hour
 	<-c.Stop().Done()
 	// Output:
 	// reported, with a token: true
@@ -39,7 +39,7 @@ func report(_ context.Context, token uint64) error {
 	return err
 }
 
-// A job without a context, in a chain of wrappers. A panic passes through Once to Recover.
+// A job without a context can be wrapped in a chain. Once lets a panic pass through to Recover.
 func ExampleOnce() {
 	locks, done := example.Client()
 	defer done()
@@ -56,13 +56,13 @@ func ExampleOnce() {
 		log.Fatal(err)
 	}
 	c.Start()
-	c.Entry(id).WrappedJob.Run() // instead of a day
+	c.Entry(id).WrappedJob.Run() // instead of waiting for a day
 	<-c.Stop().Done()
 	// Output:
 	// cleaned up
 }
 
-// A service that stops its jobs when it ends.
+// A service can stop its jobs when it shuts down.
 func ExampleContext() {
 	locks, done := example.Client()
 	defer done()
@@ -83,7 +83,7 @@ func ExampleContext() {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		c.Entry(id).WrappedJob.Run() // instead of an hour
+		c.Entry(id).WrappedJob.Run() // instead of waiting for an hour
 	}()
 	<-begun
 	stop()

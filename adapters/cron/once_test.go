@@ -23,17 +23,17 @@ import (
 )
 
 const (
-	// name is that of the lock in each test.
+	// name is the lock's name in each test.
 	name = "billing.report"
 	// period is the time between two ticks of spec.
 	period = 20 * time.Second
 	spec   = "*/20 * * * * *"
 )
 
-// skews are how late the clocks of the replicas are.
+// skews are the amounts by which the replicas' clocks are late.
 var skews = []time.Duration{0, 400 * time.Millisecond, 900 * time.Millisecond}
 
-// late is a schedule by a clock that is late.
+// late is a schedule that follows a late clock.
 type late struct {
 	cron.Schedule
 	by time.Duration
@@ -41,7 +41,7 @@ type late struct {
 
 func (l late) Next(t time.Time) time.Time { return l.Schedule.Next(t.Add(-l.by)).Add(l.by) }
 
-// replica is a process with a Cron: a connection, a client and a clock of its own.
+// replica is a process with a Cron, with its own connection, client and clock.
 type replica struct {
 	*natslock.Client
 	link *testutil.Link
@@ -49,7 +49,7 @@ type replica struct {
 
 	mu     sync.Mutex
 	errs   []error
-	tokens []uint64 // of the runs
+	tokens []uint64 // one for each run
 	ticks  []time.Time
 }
 
@@ -68,10 +68,10 @@ func join(t *testing.T, s *testutil.Server) *replica {
 	return r
 }
 
-// schedule starts a Cron with one job, by a clock that is late.
+// schedule starts a Cron with one job, whose clock is late by skew.
 func (r *replica) schedule(t *testing.T, skew time.Duration, job cron.Job) {
 	t.Helper()
-	if now := time.Now(); now.Sub(now.Truncate(period)) <= slices.Max(skews) { // the late clocks have not had this tick yet
+	if now := time.Now(); now.Sub(now.Truncate(period)) <= slices.Max(skews) { // the late clocks have yet to reach this tick
 		time.Sleep(slices.Max(skews) + time.Second)
 	}
 	every, err := cron.NewParser(cron.Second | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow).Parse(spec)
@@ -82,7 +82,7 @@ func (r *replica) schedule(t *testing.T, skew time.Duration, job cron.Job) {
 	t.Cleanup(func() { <-r.cron.Stop().Done() })
 }
 
-// fail is for OnError.
+// fail records the errors that OnError receives.
 func (r *replica) fail(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -95,7 +95,7 @@ func (r *replica) failed() []error {
 	return slices.Clone(r.errs)
 }
 
-// run is a job of 10 ms.
+// run is a job that takes 10 ms.
 func (r *replica) run(_ context.Context, l *natslock.Lock) error {
 	r.mu.Lock()
 	r.tokens, r.ticks = append(r.tokens, l.Token()), append(r.ticks, time.Now().Truncate(period))
@@ -116,8 +116,8 @@ func (r *replica) ran(tick time.Time) (tokens []uint64) {
 	return tokens
 }
 
-// untilTick sleeps until all replicas have had the next tick, and returns it. Tests call it in
-// a bubble.
+// untilTick sleeps until all replicas have passed the next tick, and returns that tick. It must be
+// called in a bubble.
 func untilTick() time.Time {
 	tick := time.Now().Truncate(period).Add(period)
 	time.Sleep(time.Until(tick) + slices.Max(skews) + time.Second)
@@ -137,8 +137,9 @@ func launch(t *testing.T, s *testutil.Server, opts ...cronlock.Option) []*replic
 	return all
 }
 
-// Three replicas whose clocks differ run a short job once per tick, even when the first of
-// them stops. The others are refused because of its minimum hold. Tokens rise.
+// TestOncePerTick checks that three replicas with different clocks run a short job once per tick,
+// even after the first one stops. The minimum hold makes the others fail to get the lock. Tokens
+// increase.
 func TestOncePerTick(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		replicas := launch(t, s)
@@ -168,7 +169,8 @@ func TestOncePerTick(t *testing.T) {
 	})
 }
 
-// Without a minimum hold each replica runs a short job: the default is what prevents it.
+// TestWithoutMinHold checks that without a minimum hold every replica runs a short job, which shows
+// that the default prevents this.
 func TestWithoutMinHold(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		replicas := launch(t, s, cronlock.MinHold(0))
@@ -181,9 +183,9 @@ func TestWithoutMinHold(t *testing.T) {
 	})
 }
 
-// A replica that loses the server loses its lock in time. The context of OnceFunc has ended
-// and the loss is reported before another replica runs the job, with a greater token. A job
-// of Once has no context: the report comes while it runs.
+// TestLost checks that a replica cut off from the server loses its lock in time. OnceFunc's context
+// ends, and the loss is reported, before another replica runs the job with a greater token. A job
+// of Once has no context, so the loss is reported while it runs.
 func TestLost(t *testing.T) {
 	for _, withContext := range []bool{true, false} {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -232,7 +234,8 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// An operator breaks the lock of a job, which returns an error: that is reported too.
+// TestBroken checks that when an operator breaks the lock of a job, the break and the job's own
+// error are both reported.
 func TestBroken(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		r, operator := join(t, s), join(t, s)
@@ -242,7 +245,7 @@ func TestBroken(t *testing.T) {
 			return why
 		}, cronlock.OnError(r.fail)))
 		untilTick()
-		time.Sleep(time.Second) // the client watches a lock that is held for longer
+		time.Sleep(time.Second) // the client watches only locks held for a while
 		info, err := admin.New(operator.Client).Inspect(t.Context(), admin.KindMutex, name)
 		require.NoError(t, err)
 		require.NoError(t, admin.New(operator.Client).Break(t.Context(), admin.BreakRequest{Name: name, ID: info.Holder.ID, Reason: "it hangs"}))
@@ -258,15 +261,15 @@ func TestBroken(t *testing.T) {
 	})
 }
 
-// OnError gets the error of the job, of a lock that the server does not grant, and of a
-// release that it does not confirm.
+// TestOnError checks that OnError receives the job's error and the errors of a lock that the server
+// does not grant and of a release that it does not confirm.
 func TestOnError(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		why := errors.New("the printer is on fire")
 		for _, c := range []struct {
 			want      error
 			ran       bool
-			blackhole int // 1: before the job, 2: in it
+			blackhole int // 1: before the job, 2: during the job
 			err       error
 			opts      []cronlock.Option
 		}{
@@ -293,7 +296,8 @@ func TestOnError(t *testing.T) {
 	})
 }
 
-// Without OnError the host's default logger gets the errors, but no tick of another replica.
+// TestDefaultLogger checks that without OnError, cron's default logger receives the errors, but not
+// the ticks that other replicas run.
 func TestDefaultLogger(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		var printed bytes.Buffer
@@ -307,13 +311,13 @@ func TestDefaultLogger(t *testing.T) {
 		require.Contains(t, printed.String(), "no paper")
 		require.Contains(t, printed.String(), name)
 		printed.Reset()
-		job.Run() // its minimum hold goes on
+		job.Run() // the minimum hold has not ended
 		require.Empty(t, printed.String())
 	})
 }
 
-// The context of the service ends the job and keeps others from beginning. Its lock is
-// released.
+// TestContext checks that canceling the service's context ends the job, releases its lock and
+// prevents further runs.
 func TestContext(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		r := join(t, s)
@@ -340,7 +344,8 @@ func TestContext(t *testing.T) {
 	})
 }
 
-// A job that panics frees its lock, and the panic passes to the wrapper around it.
+// TestPanic checks that a panicking job releases its lock, and that the panic reaches the
+// surrounding wrapper.
 func TestPanic(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		r := join(t, s)
@@ -353,7 +358,7 @@ func TestPanic(t *testing.T) {
 	})
 }
 
-// The lock has the options.
+// TestLockOptions checks that the options apply to the lock.
 func TestLockOptions(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		r, ran := join(t, s), false
@@ -369,7 +374,8 @@ func TestLockOptions(t *testing.T) {
 	})
 }
 
-// A value that is missing leaves the default, and a job that cannot run says so at its tick.
+// TestNil checks that nil options leave the defaults in place, and that a job that cannot run
+// reports it at its tick.
 func TestNil(t *testing.T) {
 	locks := locktest.New()
 	defer locks.Close()

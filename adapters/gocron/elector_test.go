@@ -15,7 +15,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// candidate is a replica with an Elector that campaigns.
+// candidate is a replica with a campaigning Elector.
 type candidate struct {
 	*replica
 	*gocronlock.Elector
@@ -37,8 +37,8 @@ func campaign(t *testing.T, r *replica) *candidate {
 	return c
 }
 
-// The leader runs all ticks, until it resigns or loses the server. Then another one does. No
-// tick runs twice, and tokens rise with the terms.
+// TestLeaderRuns checks that the leader runs all ticks until it resigns or loses the server, and
+// that another replica then takes over. No tick runs twice, and tokens increase with each term.
 func TestLeaderRuns(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		l := newLedger()
@@ -77,8 +77,8 @@ func TestLeaderRuns(t *testing.T) {
 	})
 }
 
-// IsLeader does no I/O: it sends nothing, and it answers while the server does not. It is
-// true only inside the validity of a confirmed term.
+// TestIsLeaderIsLocal checks that IsLeader does no I/O, so it works even while the server does not
+// respond, and that it reports true only while a confirmed term is valid.
 func TestIsLeaderIsLocal(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		r := join(t, s, 0)
@@ -87,7 +87,7 @@ func TestIsLeaderIsLocal(t *testing.T) {
 		require.Zero(t, idle.Term().Token())
 		require.Error(t, idle.Term().Context().Err())
 
-		// The answer to the campaign does not arrive: nothing is confirmed.
+		// The reply to the campaign does not arrive, so the term is not confirmed.
 		waiting := join(t, s, 0)
 		waiting.link.Blackhole(true)
 		unconfirmed := campaign(t, waiting)
@@ -98,7 +98,7 @@ func TestIsLeaderIsLocal(t *testing.T) {
 		waiting.link.Heal()
 
 		c := campaign(t, r)
-		time.Sleep(30 * time.Second) // the late claim of the other client is over
+		time.Sleep(30 * time.Second) // until the other client's late claim has expired
 		require.NoError(t, c.IsLeader(t.Context()))
 		term := c.Term()
 		sent, begun := r.nc.Stats().OutMsgs, time.Now()
@@ -122,7 +122,8 @@ func TestIsLeaderIsLocal(t *testing.T) {
 	})
 }
 
-// A term is lost under a job. gocron goes on with the job, whose term has ended.
+// TestTermLost checks that the term's context ends when the term is lost during a job, although
+// gocron lets the job run on.
 func TestTermLost(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := campaign(t, join(t, s, 0))
@@ -141,7 +142,7 @@ func TestTermLost(t *testing.T) {
 	})
 }
 
-// gocron does not ask the Locker of a scheduler that has an Elector.
+// TestElectorWins checks that gocron ignores the Locker of a scheduler that has an Elector.
 func TestElectorWins(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := campaign(t, join(t, s, 0))

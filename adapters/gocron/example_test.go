@@ -15,7 +15,7 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// A service whose replicas share the runs of a job: each tick runs once, in one of them.
+// The replicas of a service share the runs of a job: each tick runs once, on one of the replicas.
 func ExampleNewLocker() {
 	locks, done := example.Client() // natslock.New(ctx, nc)
 	defer done()
@@ -37,7 +37,7 @@ func ExampleNewLocker() {
 	}
 
 	s.Start()
-	if err := job.RunNow(); err != nil { // instead of a minute
+	if err := job.RunNow(); err != nil { // instead of waiting for a minute
 		log.Fatal(err)
 	}
 	fmt.Println(<-reported)
@@ -48,7 +48,7 @@ func ExampleNewLocker() {
 	// reported, with a token: true
 }
 
-// gocron drops the error of an unlock, and does not report a lock that was lost.
+// OnError is needed because gocron drops the errors of unlocks and does not report a lost lock.
 func ExampleOnError() {
 	locks, done := example.Client()
 	defer done()
@@ -83,7 +83,7 @@ func ExampleMinHold() {
 		log.Fatal(err)
 	}
 	s.Start()
-	if err := job.RunNow(); err != nil { // instead of five seconds
+	if err := job.RunNow(); err != nil { // instead of waiting for five seconds
 		log.Fatal(err)
 	}
 	fmt.Println(<-ran)
@@ -92,7 +92,7 @@ func ExampleMinHold() {
 	// polled
 }
 
-// A service of which one replica runs all jobs.
+// One replica of this service runs all jobs.
 func ExampleNewElector() {
 	locks, done := example.Client() // natslock.New(ctx, nc)
 	defer done()
@@ -125,7 +125,7 @@ func ExampleNewElector() {
 	fmt.Println(<-ran)
 	_ = s.Shutdown()
 	stop()
-	<-campaign // the next leader follows at once
+	<-campaign // the next leader follows immediately
 	// Output:
 	// the leader reported, with a token: true
 }

@@ -20,13 +20,13 @@ import (
 )
 
 const (
-	// name is that of the job in each test, and of its lock.
+	// name is the name of the job in each test, and of its lock.
 	name = "billing.report"
 	// period is the time between two ticks.
 	period = 20 * time.Second
 )
 
-// skews are how late the clocks of the replicas are.
+// skews are the amounts by which the replicas' clocks are late.
 var skews = []time.Duration{0, 400 * time.Millisecond, 900 * time.Millisecond}
 
 // late is a clock that is late.
@@ -37,7 +37,7 @@ type late struct {
 
 func (c late) Now() time.Time { return c.Clock.Now().Add(-c.by) }
 
-// replica is a process with a scheduler: a connection, a client and a clock of its own.
+// replica is a process with a scheduler, with its own connection, client and clock.
 type replica struct {
 	*natslock.Client
 	nc        *nats.Conn
@@ -46,7 +46,7 @@ type replica struct {
 	scheduler gocron.Scheduler
 
 	mu      sync.Mutex
-	skipped []error // passed to the host's listener for locks
+	skipped []error // passed to gocron's listener for lock errors
 	errs    []error // passed to OnError
 }
 
@@ -65,8 +65,8 @@ func join(t *testing.T, s *testutil.Server, skew time.Duration, opts ...natslock
 	return r
 }
 
-// schedule starts a scheduler with one job, which ticks at the multiples of the period by
-// the clock of the replica.
+// schedule starts a scheduler with one job, which ticks at the multiples of period by the replica's
+// clock.
 func (r *replica) schedule(t *testing.T, distributed gocron.SchedulerOption, job any) {
 	t.Helper()
 	clock := late{clockwork.NewRealClock(), r.skew}
@@ -85,7 +85,7 @@ func (r *replica) schedule(t *testing.T, distributed gocron.SchedulerOption, job
 	r.scheduler.Start()
 }
 
-// report is for OnError.
+// report records the errors that OnError receives.
 func (r *replica) report(job string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -104,7 +104,7 @@ func (r *replica) reported() []error {
 	return slices.Clone(r.errs)
 }
 
-// ledger has the runs of the job: the replica and the token of each, by tick.
+// ledger records the replica and the token of each run of the job, by tick.
 type ledger struct {
 	mu   sync.Mutex
 	runs map[time.Time][]entry
@@ -130,8 +130,8 @@ func (l *ledger) at(tick time.Time) []entry {
 	return slices.Clone(l.runs[tick])
 }
 
-// untilTick sleeps until all replicas have had the next tick, and returns it. Tests call it in
-// a bubble.
+// untilTick sleeps until all replicas have passed the next tick, and returns that tick. It must be
+// called in a bubble.
 func untilTick() time.Time {
 	tick := time.Now().Truncate(period).Add(period)
 	time.Sleep(time.Until(tick) + slices.Max(skews) + time.Second)

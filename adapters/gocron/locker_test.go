@@ -18,7 +18,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// launch starts replicas whose clocks differ, with a job of 10 ms.
+// launch starts replicas with different clocks and a job that takes 10 ms.
 func launch(t *testing.T, s *testutil.Server, l *ledger, opts ...gocronlock.Option) []*replica {
 	t.Helper()
 	var all []*replica
@@ -34,8 +34,9 @@ func launch(t *testing.T, s *testutil.Server, l *ledger, opts ...gocronlock.Opti
 	return all
 }
 
-// Replicas whose clocks differ run a short job once per tick, even when the first of them
-// shuts down. The others are refused because of its minimum hold. Tokens rise.
+// TestOncePerTick checks that replicas with different clocks run a short job once per tick, even
+// after the first one shuts down. The minimum hold makes the others fail to get the lock. Tokens
+// increase.
 func TestOncePerTick(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		l := newLedger()
@@ -65,7 +66,8 @@ func TestOncePerTick(t *testing.T) {
 	})
 }
 
-// Without a minimum hold each replica runs a short job: the default is what prevents it.
+// TestWithoutMinHold checks that without a minimum hold every replica runs a short job, which shows
+// that the default prevents this.
 func TestWithoutMinHold(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		l := newLedger()
@@ -76,7 +78,8 @@ func TestWithoutMinHold(t *testing.T) {
 	})
 }
 
-// A job that runs for longer than the period is not started beside itself, in no replica.
+// TestLongJob checks that a job that runs for longer than the period is not started a second time
+// in any replica while it runs.
 func TestLongJob(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		inside, most, runs := make(chan struct{}, 10), 0, 0
@@ -92,18 +95,18 @@ func TestLongJob(t *testing.T) {
 		for range 12 {
 			untilTick()
 		}
-		// gocron stops without a pause, and the clock of the bubble stands meanwhile: no job
-		// may sleep then.
+		// No job may be sleeping when gocron shuts down: it does so without blocking, and the
+		// bubble's clock stands still in the meantime.
 		for len(inside) > 0 {
 			time.Sleep(period / 2)
 		}
 		require.Equal(t, 1, most)
-		require.Equal(t, 4, runs) // of 12 ticks: a run lasts for two more
+		require.Equal(t, 4, runs) // of 12 ticks, because a run lasts for two more
 	})
 }
 
-// A run that is stopped by a shutdown, which has ended the context of its job, releases its
-// lock nevertheless. The context of the lock ends with that of the job.
+// TestUnlockAfterShutdown checks that a run stopped by a shutdown releases its lock, even though
+// its job's context has ended. The context of the lock ends with that of the job.
 func TestUnlockAfterShutdown(t *testing.T) {
 	for _, hold := range []time.Duration{0, time.Minute} {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -138,9 +141,9 @@ func TestUnlockAfterShutdown(t *testing.T) {
 	}
 }
 
-// A replica that loses the server loses its lock in time. The context of Held ends, and the
-// loss is reported, before another replica runs the job with a greater token. gocron goes on
-// with the job meanwhile, and the replica begins no other run beside it.
+// TestLost checks that a replica cut off from the server loses its lock in time. The context of
+// Held ends, and the loss is reported, before another replica runs the job with a greater token.
+// gocron lets the job run on, so the replica starts no second run in the meantime.
 func TestLost(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		l := newLedger()
@@ -153,14 +156,14 @@ func TestLost(t *testing.T) {
 			l.add(0, lock.Token())
 			select {
 			case held <- lock:
-				<-finish // a job that ignores its lock
+				<-finish // the job ignores its lock
 			default:
 			}
 		})
 		t.Cleanup(ended)
 		second := join(t, s, 900*time.Millisecond)
 		other := gocronlock.NewLocker(second)
-		var before error // of the first one's lock when the second one runs
+		var before error // why the first lock had ended when the second run began
 		var lock *natslock.Lock
 		second.schedule(t, gocron.WithDistributedLocker(other), func() {
 			if lock != nil && before == nil {
@@ -183,7 +186,8 @@ func TestLost(t *testing.T) {
 		require.ErrorIs(t, first.reported()[0], natslock.ErrLost)
 		require.ErrorContains(t, first.reported()[0], name)
 
-		// The server is back. The run without a lock keeps its replica from another one.
+		// The server is back, but the run that has lost its lock keeps its replica from starting
+		// another.
 		first.link.Heal()
 		require.NoError(t, second.scheduler.Shutdown())
 		require.Empty(t, l.at(untilTick()))
@@ -198,7 +202,8 @@ func TestLost(t *testing.T) {
 	})
 }
 
-// An operator breaks the lock of a run: the loss is reported at once.
+// TestBroken checks that the loss is reported immediately when an operator breaks the lock of a
+// run.
 func TestBroken(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		r, operator := join(t, s, 0), join(t, s, 0)
@@ -210,7 +215,7 @@ func TestBroken(t *testing.T) {
 			ended <- context.Cause(lock.Context())
 		})
 		untilTick()
-		time.Sleep(time.Second) // the client watches a lock that is held for longer
+		time.Sleep(time.Second) // the client watches only locks held for a while
 		info, err := admin.New(operator.Client).Inspect(t.Context(), admin.KindMutex, name)
 		require.NoError(t, err)
 		require.NoError(t, admin.New(operator.Client).Break(t.Context(), admin.BreakRequest{Name: name, ID: info.Holder.ID, Reason: "it hangs"}))
@@ -222,7 +227,7 @@ func TestBroken(t *testing.T) {
 	})
 }
 
-// The release of a run is not confirmed: it is reported, and is no loss.
+// TestUnlockUnconfirmed checks that an unconfirmed release is reported, but not as a loss.
 func TestUnlockUnconfirmed(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		r := join(t, s, 0, natslock.WithTuning(natslock.Tuning{ReleaseTimeout: time.Second}))
@@ -237,8 +242,8 @@ func TestUnlockUnconfirmed(t *testing.T) {
 	})
 }
 
-// Without an answer from the server the run is skipped, within the 5 s of a TryLock. With an
-// option that natslock refuses each run is.
+// TestSkips checks that a run is skipped if the server does not reply within the 5 s of a TryLock,
+// and that an option that natslock rejects skips every run.
 func TestSkips(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		for _, c := range []struct {
@@ -264,7 +269,7 @@ func TestSkips(t *testing.T) {
 	})
 }
 
-// The lock has the options of the Locker.
+// TestLockOptions checks that the Locker's options apply to the lock.
 func TestLockOptions(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		r := join(t, s, 0)
@@ -284,7 +289,7 @@ func TestLockOptions(t *testing.T) {
 	})
 }
 
-// A job that panics, and whose panic gocron recovers, releases its lock.
+// TestPanic checks that a job whose panic gocron recovers releases its lock.
 func TestPanic(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		r := join(t, s, 0)
@@ -304,7 +309,8 @@ func TestPanic(t *testing.T) {
 	})
 }
 
-// A value that is missing leaves the default, and a Locker without locks says so.
+// TestNil checks that nil options leave the defaults in place, and that a Locker without a client
+// reports it.
 func TestNil(t *testing.T) {
 	locks := locktest.New()
 	defer locks.Close()

@@ -16,8 +16,8 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// A service that migrates its database when it starts. Its replicas do so one after the
-// other, and the first one applies all migrations.
+// A service migrates its database when it starts. Its replicas take turns, and the first one
+// applies all migrations.
 func ExampleNewLocker() {
 	locks, done := example.Client() // natslock.New(ctx, nc)
 	defer done()
@@ -27,8 +27,8 @@ func ExampleNewLocker() {
 		log.Fatal(err)
 	}
 	defer db.Close()
-	db.SetMaxOpenConns(1)       // a database in memory belongs to its connection
-	migrations := fstest.MapFS{ // an embed.FS
+	db.SetMaxOpenConns(1)       // an in-memory database belongs to its connection
+	migrations := fstest.MapFS{ // in a service, an embed.FS
 		"00001_bills.sql": {Data: []byte("-- +goose Up\nCREATE TABLE bills (id INTEGER PRIMARY KEY);\n")},
 	}
 
@@ -46,7 +46,7 @@ func ExampleNewLocker() {
 	// 1 applied, <nil>
 }
 
-// A service that stops its migrations with the lock, and reports that they stopped.
+// UntilLost stops the migrations when the lock is lost, and the service reports that they stopped.
 func ExampleUntilLost() {
 	locks, done := example.Client()
 	defer done()

@@ -18,13 +18,13 @@ import (
 )
 
 const (
-	// name is that of the lock in each test.
+	// name is the lock's name in each test.
 	name = "billing.migrations"
-	// patience bounds every wait for an event.
+	// patience bounds each wait for an event.
 	patience = 60 * time.Second
 )
 
-// member is a client on a connection of its own, with a link to disturb.
+// member is a client on its own connection, whose link the tests can disturb.
 type member struct {
 	*natslock.Client
 	link *testutil.Link
@@ -43,9 +43,9 @@ func join(t *testing.T, s *testutil.Server, opts ...natslock.Option) *member {
 	return &member{c, link}
 }
 
-// database returns the path of a new one. It sets the journal mode, which the file keeps.
-// SQLite refuses that change at once, whatever the busy timeout, if two connections make it at
-// the same time.
+// database returns the path of a new database. It sets the journal mode in advance, which the file
+// keeps, because SQLite ignores the busy timeout and immediately refuses this change if two
+// connections make it at the same time.
 func database(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "billing.db")
@@ -63,7 +63,7 @@ func open(t *testing.T, path string) *sql.DB {
 	return db
 }
 
-// provider opens the database for a replica, with migrations in Go.
+// provider opens the database for a replica, with migrations written in Go.
 func provider(t *testing.T, path string, locker goose.ProviderOption, migrations ...*goose.Migration) *goose.Provider {
 	t.Helper()
 	p, err := goose.NewProvider(goose.DialectSQLite3, open(t, path), nil,
@@ -72,12 +72,12 @@ func provider(t *testing.T, path string, locker goose.ProviderOption, migrations
 	return p
 }
 
-// migration is one in Go, with a transaction.
+// migration returns a migration written in Go that runs in a transaction.
 func migration(version int64, up func(ctx context.Context, tx *sql.Tx) error) *goose.Migration {
 	return goose.NewGoMigration(version, &goose.GoFunc{RunTx: up}, nil)
 }
 
-// journal records the migrations that begin, and those that run beside another one.
+// journal records the migrations that begin, and counts those that overlap with another one.
 type journal struct {
 	mu     sync.Mutex
 	begun  []int64
@@ -112,7 +112,7 @@ func receive[T any](t *testing.T, ch <-chan T, what string) T {
 	}
 }
 
-// up is an Up on a goroutine of its own.
+// up is an Up that runs in its own goroutine.
 type up struct {
 	done    chan struct{}
 	results []*goose.MigrationResult
@@ -130,8 +130,8 @@ func begin(t *testing.T, ctx context.Context, p *goose.Provider) *up {
 	return u
 }
 
-// breakLock breaks the lock as an operator does: others get it at once, or when its holder
-// has unlocked.
+// breakLock breaks the lock as an operator would. Others get it immediately, or else once its
+// holder has unlocked.
 func breakLock(t *testing.T, c *natslock.Client, atOnce bool) {
 	t.Helper()
 	info, err := admin.New(c).Inspect(t.Context(), admin.KindMutex, name)

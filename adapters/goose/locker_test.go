@@ -19,7 +19,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// The conformance suite of goose, with both of its interfaces.
+// TestConformance runs goose's conformance suite with both of its interfaces.
 func TestConformance(t *testing.T) {
 	s := testutil.RunServer(t)
 	migrations := fstest.MapFS{}
@@ -47,9 +47,9 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// Two replicas that migrate at the same time apply each migration once, one after the other.
-// So do two providers of one process that share a Locker. The second one finds migrations
-// that are pending, and waits for the lock: goose asks for it only then.
+// TestEachMigrationOnce checks that each migration is applied only once when two replicas, or two
+// providers that share a Locker, migrate at the same time. The second one queues for the lock
+// because it finds pending migrations: goose locks only then.
 func TestEachMigrationOnce(t *testing.T) {
 	for what, shared := range map[string]bool{"replicas": false, "one Locker": true} {
 		t.Run(what, func(t *testing.T) {
@@ -91,8 +91,8 @@ func TestEachMigrationOnce(t *testing.T) {
 	}
 }
 
-// An operator breaks the lock of a migration. Its context ends, goose undoes it and does
-// not begin the next one. The next replica then applies the rest.
+// TestUntilLost checks that when an operator breaks the lock of a migration, the migration's
+// context ends, goose rolls it back and starts no other, and the next replica applies the rest.
 func TestUntilLost(t *testing.T) {
 	s, path := testutil.RunServer(t), database(t)
 	m, next, operator := join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: 1})), join(t, s), join(t, s)
@@ -136,7 +136,8 @@ func TestUntilLost(t *testing.T) {
 	require.Len(t, results, 2)
 }
 
-// The loss of a lock interrupts a statement that runs in the database.
+// TestUntilLostInterrupts checks that losing the lock interrupts a statement running in the
+// database.
 func TestUntilLostInterrupts(t *testing.T) {
 	s, path := testutil.RunServer(t), database(t)
 	m := join(t, s)
@@ -157,7 +158,7 @@ func TestUntilLostInterrupts(t *testing.T) {
 		case <-time.After(time.Millisecond):
 		}
 	}
-	m.link.Blackhole(true) // the server does not answer any more
+	m.link.Blackhole(true) // the server no longer replies
 	receive(t, u.done, "the end of a statement that does not end by itself")
 	require.ErrorIs(t, u.err, natslock.ErrLost)
 	require.ErrorIs(t, context.Cause(ctx), natslock.ErrLost)
@@ -166,8 +167,9 @@ func TestUntilLostInterrupts(t *testing.T) {
 	require.Zero(t, tables)
 }
 
-// Without UntilLost goose goes on when the lock is lost. Its error matches ErrLost, and the
-// results have what was applied. The next Up of the same Locker waits for its end.
+// TestLostUnnoticed checks that without UntilLost goose runs on when the lock is lost. Its error
+// then matches ErrLost, and the results include what was applied. The next Up of the same Locker
+// waits until the first has returned.
 func TestLostUnnoticed(t *testing.T) {
 	s, path := testutil.RunServer(t), database(t)
 	m, operator := join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: 1})), join(t, s)
@@ -184,7 +186,7 @@ func TestLostUnnoticed(t *testing.T) {
 	breakLock(t, operator.Client, true)
 	require.Eventually(t, func() bool { return m.Stats().Broken == 1 && m.Stats().Held == 0 }, patience, time.Millisecond)
 
-	// The next one has the lock and waits for the end of the first, until its context ends.
+	// The next Up has the lock, but waits for the first one until its own context ends.
 	ctx, cancel := context.WithCancel(t.Context())
 	hasty := begin(t, ctx, provider(t, path, l, migrations...))
 	held := func() bool { return m.Stats().Held == 1 }
@@ -206,7 +208,7 @@ func TestLostUnnoticed(t *testing.T) {
 	require.Equal(t, []int64{1}, j.begun)
 }
 
-// The end of the context of Up releases the lock.
+// TestUnlockAfterCancel checks that canceling Up's context releases the lock.
 func TestUnlockAfterCancel(t *testing.T) {
 	s, path := testutil.RunServer(t), database(t)
 	m := join(t, s)
@@ -224,7 +226,8 @@ func TestUnlockAfterCancel(t *testing.T) {
 	require.Nil(t, info.Holder)
 }
 
-// The calls of goose that take the lock, and those that do not. MaxWait bounds the wait.
+// TestWhichCallsLock checks which calls of goose take the lock and which do not. MaxWait bounds
+// their wait.
 func TestWhichCallsLock(t *testing.T) {
 	s, path := testutil.RunServer(t), database(t)
 	m, other := join(t, s), join(t, s)
@@ -271,7 +274,8 @@ func TestWhichCallsLock(t *testing.T) {
 	require.ErrorIs(t, err, goose.ErrNoNextVersion)
 }
 
-// An Unlock without a Lock is refused. So is a lock that the server does not grant.
+// TestRefused checks that Unlock without Lock fails, and so does Lock with an invalid name or
+// option.
 func TestRefused(t *testing.T) {
 	s := testutil.RunServer(t)
 	m := join(t, s)

@@ -12,7 +12,7 @@ import (
 	"github.com/natslock/locks/locktest"
 )
 
-// Nothing that is exported panics for a nil argument.
+// TestNilAndTooLong checks that no exported function or method panics on a nil argument.
 func TestNilAndTooLong(t *testing.T) {
 	locks := locktest.New()
 	defer locks.Close()
@@ -37,7 +37,8 @@ func TestNilAndTooLong(t *testing.T) {
 	}).RefusesNilAndTooLong(t)
 }
 
-// A Lock behind a migration that has lost its lock ends with its context, and says why on one line.
+// TestEndedBehindAnEarlierMigration checks that a Lock that waits for a migration without a lock
+// ends with its context, and that its error gives the reason on one line.
 func TestEndedBehindAnEarlierMigration(t *testing.T) {
 	locks := locktest.New()
 	defer locks.Close()

@@ -16,8 +16,8 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// A service gives the observer to its client. Trace has the record of a lock carry the span,
-// for links from other processes.
+// A service passes the observer to its client. Trace stores the span in the lock's record, so that
+// other processes can link to it.
 func ExampleNew() {
 	ctx := context.Background()
 	nc, stop := example.Connect()
@@ -41,7 +41,7 @@ func ExampleNew() {
 	// Output: <nil>
 }
 
-// The spans of a lock are children of the span that asked for it.
+// The spans of a lock are children of the span in whose context it was requested.
 func ExampleObserver_Observe() {
 	exporter := tracetest.NewInMemoryExporter()
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter))
@@ -68,8 +68,7 @@ func ExampleObserver_Observe() {
 	// POST /orders false
 }
 
-// An observer that knows its client counts the waiters, and links to holds of other
-// processes.
+// An observer that knows its client counts the waiters and links to holds in other processes.
 func ExampleObserver_Add() {
 	telemetry, err := natslockotel.New()
 	if err != nil {
@@ -82,7 +81,7 @@ func ExampleObserver_Add() {
 	// Output: 0
 }
 
-// Metadata of your own stand beside the trace.
+// A lock can have metadata of its own in addition to the trace.
 func ExampleTrace() {
 	ctx, span := sdktrace.NewTracerProvider().Tracer("service").Start(context.Background(), "POST /orders")
 	defer span.End()

@@ -46,7 +46,7 @@ func golden(t *testing.T, file, text string) {
 	require.Equal(t, string(want), text, "run the test with -update if this is meant")
 }
 
-// backend is the SDK with everything in memory.
+// backend is an SDK that keeps everything in memory.
 type backend struct {
 	spans   *tracetest.InMemoryExporter
 	tracers *sdktrace.TracerProvider
@@ -68,12 +68,12 @@ func (b *backend) observer(t *testing.T) *natslockotel.Observer {
 	return o
 }
 
-// begin begins a span of the service.
+// begin starts a span of the service.
 func (b *backend) begin(ctx context.Context, name string) (context.Context, trace.Span) {
 	return b.tracers.Tracer("service").Start(ctx, name)
 }
 
-// process is a client with an observer of its own, as another process has them.
+// process returns a client with its own observer, like one in another process.
 func (b *backend) process(t *testing.T, s *testutil.Server) *natslock.Client {
 	t.Helper()
 	o := b.observer(t)
@@ -90,11 +90,11 @@ func closeNow(c *natslock.Client) {
 	_ = c.Close(ended)
 }
 
-// varies are the tokens and the host in the text of an error.
+// varies matches the tokens and the host in the text of an error.
 var varies = regexp.MustCompile(`\b(token|on) \S+\b`)
 
-// rendered is what the spans say, without random numbers: ids in the order of the spans, and
-// times since the first one.
+// rendered returns the spans as text. It numbers the IDs in the order of the spans and gives times
+// relative to the first span, so that the text is the same in each run.
 func rendered(spans tracetest.SpanStubs) string {
 	slices.SortStableFunc(spans, func(a, b tracetest.SpanStub) int {
 		return cmp.Or(a.StartTime.Compare(b.StartTime), a.EndTime.Compare(b.EndTime), cmp.Compare(a.Name, b.Name), cmp.Compare(fmt.Sprint(a.Attributes), fmt.Sprint(b.Attributes)))
@@ -140,8 +140,8 @@ func rendered(spans tracetest.SpanStubs) string {
 	return b.String()
 }
 
-// handOver has three processes take a lock, the second one while the first has it, and the
-// third while the second has it.
+// handOver has three processes acquire a lock one after the other, each while its predecessor still
+// holds it.
 func handOver(t *testing.T, b *backend, opts func(ctx context.Context) []natslock.LockOption, clients ...*natslock.Client) {
 	t.Helper()
 	done := make(chan error, len(clients))
@@ -161,7 +161,7 @@ func handOver(t *testing.T, b *backend, opts func(ctx context.Context) []natsloc
 	for range clients {
 		require.NoError(t, <-done)
 	}
-	time.Sleep(time.Millisecond) // the observers' goroutines
+	time.Sleep(time.Millisecond) // let the observers' goroutines catch up
 }
 
 func traced(ctx context.Context) []natslock.LockOption {
@@ -170,8 +170,8 @@ func traced(ctx context.Context) []natslock.LockOption {
 
 func untraced(context.Context) []natslock.LockOption { return nil }
 
-// TestHandOver: the spans of a hand-over between processes, on a real server in fake time.
-// The records carry the traces, and each acquire that waits links to the span of the holder.
+// TestHandOver checks the spans of hand-overs between processes, on a real server in fake time. The
+// records carry the traces, so each acquire that waits links to the holder's span.
 func TestHandOver(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		b := newBackend()
@@ -180,7 +180,7 @@ func TestHandOver(t *testing.T) {
 	})
 }
 
-// TestHandOverUntraced: records that carry no trace make no links between processes.
+// TestHandOverUntraced checks that processes are not linked if the records carry no traces.
 func TestHandOverUntraced(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		b := newBackend()
@@ -191,8 +191,8 @@ func TestHandOverUntraced(t *testing.T) {
 	})
 }
 
-// TestHandOverInside: with one Observer the link is to the hold itself, and no record has to
-// carry a trace.
+// TestHandOverInside checks that with a single Observer the link leads to the hold itself, so no
+// record needs to carry a trace.
 func TestHandOverInside(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		b := newBackend()
@@ -205,7 +205,7 @@ func TestHandOverInside(t *testing.T) {
 	})
 }
 
-// TestEnds: the spans and metrics of all ends of a hold and of a wait.
+// TestEnds checks the spans and metrics for every way in which a hold or a wait can end.
 func TestEnds(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		b := newBackend()
@@ -248,7 +248,7 @@ func TestEnds(t *testing.T) {
 	})
 }
 
-// measured is what the metrics say: a line for each point.
+// measured returns the metrics as text, one line per data point.
 func measured(all []metricdata.Metrics) string {
 	var lines []string
 	point := func(m metricdata.Metrics, set attribute.Set, format string, values ...any) {
@@ -276,7 +276,7 @@ func measured(all []metricdata.Metrics) string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
-// TestWaiting: the gauge is that of Stats.
+// TestWaiting checks that the gauge equals the number in Stats.
 func TestWaiting(t *testing.T) {
 	b := newBackend()
 	o := b.observer(t)
@@ -301,7 +301,7 @@ func TestWaiting(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
-// TestSuite: a client with an Observer keeps the contract of a Locker.
+// TestSuite checks that a client with an Observer still fulfils the contract of a Locker.
 func TestSuite(t *testing.T) {
 	locktest.TestLocker(t, func(t *testing.T) natslock.Locker {
 		b := newBackend()
@@ -313,7 +313,7 @@ func TestSuite(t *testing.T) {
 	})
 }
 
-// TestTrace: the metadata carry the span, and only if there is one.
+// TestTrace checks that the metadata include the span if there is one.
 func TestTrace(t *testing.T) {
 	b := newBackend()
 	ctx, span := b.begin(t.Context(), "request")
@@ -336,7 +336,7 @@ func TestTrace(t *testing.T) {
 	}
 }
 
-// TestNames: attributes are UTF-8, whatever a name is.
+// TestNames checks that attributes are valid UTF-8 even if a name is not.
 func TestNames(t *testing.T) {
 	b := newBackend()
 	o := b.observer(t)
@@ -350,7 +350,7 @@ func TestNames(t *testing.T) {
 	require.Contains(t, string(text), "\uFFFD.1")
 }
 
-// TestReadme finds the code of the README in the examples.
+// TestReadme checks that the code in the README comes from the examples.
 func TestReadme(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	require.NoError(t, err)

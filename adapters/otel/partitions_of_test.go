@@ -10,7 +10,8 @@ import (
 	"github.com/natslock/locks/partition"
 )
 
-// Each count of a worker is in the metric of its name.
+// TestPartitionMetricOf checks that each field of partition.Stats is exported as the metric of the
+// same name.
 func TestPartitionMetricOf(t *testing.T) {
 	fields := reflect.TypeFor[partition.Stats]()
 	require.Len(t, partitionMetrics, fields.NumField())

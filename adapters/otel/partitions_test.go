@@ -19,7 +19,8 @@ import (
 	"github.com/natslock/locks/partition"
 )
 
-// TestPartitionMetrics has a worker hand partitions to one that joins, and has one function fail.
+// TestPartitionMetrics has a worker hand over partitions to one that joins, and lets a function
+// fail.
 func TestPartitionMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		locks := locktest.New()
@@ -79,7 +80,7 @@ func TestPartitionMetrics(t *testing.T) {
 		for w, n := range got[p+"reads"] {
 			require.Positive(t, n, w)
 		}
-		delete(got, p+"reads") // vary
+		delete(got, p+"reads") // reads vary between runs
 		require.Equal(t, map[string]map[string]int64{
 			p + "members": {"w0": 2, "w1": 2}, p + "planned": {"w0": 4, "w1": 4}, p + "owned": {"w0": 4, "w1": 4},
 			p + "waiting": {"w0": 0, "w1": 0}, p + "draining": {"w0": 0, "w1": 0},
@@ -94,7 +95,7 @@ func value(p metricdata.DataPoint[int64], key attribute.Key) string {
 	return v.AsString()
 }
 
-// A service shows what its worker does.
+// A service exports metrics of its worker.
 func ExampleObserver_AddGroup() {
 	reader := sdkmetric.NewManualReader()
 	telemetry, err := natslockotel.New(natslockotel.WithMeterProvider(sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))))

@@ -7,7 +7,7 @@ import (
 	"github.com/natslock/locks/internal/verify/kit"
 )
 
-// Nothing that is exported panics for a nil argument.
+// TestNilAndTooLong checks that no exported function or method panics on a nil argument.
 func TestNilAndTooLong(t *testing.T) {
 	(&kit.Surface{
 		Funcs: map[string]any{

@@ -14,7 +14,7 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// Every server shares the store, and locks an upload for each request.
+// All servers share the store, and each request locks its upload.
 func ExampleNew() {
 	ctx := context.Background()
 	nc, stop := example.Connect()
@@ -29,7 +29,7 @@ func ExampleNew() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer locks.Close(context.Background()) // after the HTTP server has shut down, when ctx has ended
+	defer locks.Close(context.Background()) // after the HTTP server has shut down, when ctx is canceled
 	composer := handler.NewStoreComposer()
 	filestore.New(dir).UseIn(composer)
 	tusdlock.New(locks).UseIn(composer)
@@ -42,7 +42,7 @@ func ExampleNew() {
 	// Output: creation,creation-with-upload,termination,concatenation,creation-defer-length
 }
 
-// UseIn sets the locker, beside any store.
+// UseIn sets the locker of a composer, in combination with any store.
 func ExampleLocker_UseIn() {
 	locks, done := example.Client()
 	defer done()
@@ -53,7 +53,7 @@ func ExampleLocker_UseIn() {
 	// Output: true
 }
 
-// The second request has the first one stopped, and goes on when that has unlocked.
+// The second request asks the first to stop, and continues when the first has unlocked.
 func ExampleLocker_NewLock() {
 	ctx := context.Background()
 	locks, done := example.Client()

@@ -25,10 +25,10 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// uploadID has characters that a store may use, and that are no part of a file's name.
+// uploadID contains characters that a store may use in an ID but that are unusual in file names.
 const uploadID = "tenant-1/2026.11/a+b@c"
 
-// tus is a server of tusd, and a client of it.
+// tus is a tusd server together with an HTTP client for it.
 type tus struct {
 	url    string
 	client *http.Client
@@ -53,7 +53,7 @@ func serve(t *testing.T, s *testutil.Server, dir string, lockTimeout time.Durati
 			return handler.HTTPResponse{}, handler.FileInfoChanges{ID: uploadID}, nil
 		},
 		AcquireLockTimeout:               lockTimeout,
-		GracefulRequestCompletionTimeout: time.Millisecond, // a goroutine of tusd waits that long
+		GracefulRequestCompletionTimeout: time.Millisecond, // a goroutine of tusd waits this long
 	})
 	require.NoError(t, err)
 	web := httptest.NewServer(http.StripPrefix("/files/", h))
@@ -62,7 +62,7 @@ func serve(t *testing.T, s *testutil.Server, dir string, lockTimeout time.Durati
 	return srv
 }
 
-// do sends a request for the upload. It returns the response, and its body as text.
+// do sends a request for the upload. It returns the response and its body as text.
 func (s *tus) do(ctx context.Context, method, path string, body io.Reader, header map[string]string) (*http.Response, string, error) {
 	req, err := http.NewRequestWithContext(ctx, method, s.url+path, body)
 	if err != nil {
@@ -81,7 +81,7 @@ func (s *tus) do(ctx context.Context, method, path string, body io.Reader, heade
 	return resp, string(text), err
 }
 
-// create begins an upload.
+// create creates an upload.
 func (s *tus) create(t *testing.T, ctx context.Context, size int) {
 	t.Helper()
 	resp, text, err := s.do(ctx, "POST", "", nil, map[string]string{"Upload-Length": strconv.Itoa(size)})
@@ -90,7 +90,7 @@ func (s *tus) create(t *testing.T, ctx context.Context, size int) {
 	require.Equal(t, s.url+uploadID, resp.Header.Get("Location"))
 }
 
-// offset asks how much of the upload the server has. The request waits for the upload.
+// offset asks how much of the upload the server has. Its request waits for the upload's lock.
 func (s *tus) offset(t *testing.T, ctx context.Context) int {
 	t.Helper()
 	resp, _, err := s.do(ctx, "HEAD", uploadID, nil, nil)
@@ -107,8 +107,8 @@ func (s *tus) patch(ctx context.Context, offset int, body io.Reader) (*http.Resp
 	})
 }
 
-// hang sends a part of the upload in a request that goes on, as if the client had lost its
-// connection. It returns when the server has read the part. The result has the response.
+// hang sends part of the upload in a request that never ends, as if the client had lost its
+// connection. It returns once the server has read that part. The channel receives the response.
 func (s *tus) hang(t *testing.T, ctx context.Context, offset int, part []byte) <-chan string {
 	t.Helper()
 	from, to := io.Pipe()
@@ -130,8 +130,8 @@ func (s *tus) hang(t *testing.T, ctx context.Context, offset int, part []byte) <
 	return response
 }
 
-// The servers hand an upload to and fro: each time the client goes on elsewhere while the
-// request before hangs. The same goes for a client that comes back to the same server.
+// TestHandOver checks that the servers hand over an upload when the client repeatedly resumes on
+// the other one while its previous request hangs, and that resuming on the same server works too.
 func TestHandOver(t *testing.T) {
 	for name, servers := range map[string]int{"one server": 1, "two servers": 2} {
 		t.Run(name, func(t *testing.T) {
@@ -168,7 +168,7 @@ func TestHandOver(t *testing.T) {
 	}
 }
 
-// stored fails unless the upload is complete and its bytes are the data.
+// stored requires that the upload is complete and consists of data.
 func stored(t *testing.T, dir string, data []byte) {
 	t.Helper()
 	got, err := os.ReadFile(filepath.Join(dir, filepath.FromSlash(uploadID)))
@@ -176,7 +176,8 @@ func stored(t *testing.T, dir string, data []byte) {
 	require.True(t, bytes.Equal(data, got), "the bytes of the upload: %d of %d", len(got), len(data))
 }
 
-// A request whose lock is lost is stopped, and another server goes on.
+// TestLossStopsRequest checks that a request is stopped when its lock is lost, and that another
+// server can continue the upload.
 func TestLossStopsRequest(t *testing.T) {
 	s := testutil.RunServer(t)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -198,7 +199,7 @@ func TestLossStopsRequest(t *testing.T) {
 	stored(t, dir, data)
 }
 
-// A request that does not get the lock in time says so.
+// TestLockTimeout checks that a request that does not get the lock in time says so.
 func TestLockTimeout(t *testing.T) {
 	s := testutil.RunServer(t)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -228,7 +229,7 @@ func receive(ctx context.Context, ch <-chan struct{}) error {
 	}
 }
 
-// counter counts the bytes that a server has read of its requests.
+// counter counts the bytes that a server has read from its requests.
 type counter struct {
 	mu   sync.Mutex
 	more *sync.Cond

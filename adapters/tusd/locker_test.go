@@ -25,7 +25,7 @@ const patience = 60 * time.Second
 
 func TestMain(m *testing.M) { kit.LeakCheck(m) }
 
-// join returns a client as a server of tusd has one.
+// join returns a client as a tusd server would have.
 func join(t *testing.T, nc *nats.Conn) *natslock.Client {
 	t.Helper()
 	locks, err := natslock.New(t.Context(), nc, natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
@@ -45,12 +45,12 @@ func newLock(t *testing.T, locks natslock.Locker, id string, opts ...natslock.Lo
 	return l
 }
 
-// never is the callback of a lock that is not to be asked for.
+// never returns a callback for a lock whose unlock must not be requested.
 func never(t *testing.T) func() {
 	return func() { t.Error("requestUnlock was called") }
 }
 
-// breakLock ends the lock of an upload, and lets others in at once.
+// breakLock breaks the lock of an upload and lets others in immediately.
 func breakLock(t *testing.T, locks *natslock.Client, id string) {
 	t.Helper()
 	info, err := admin.New(locks).Inspect(t.Context(), admin.KindMutex, tusdlock.Prefix+id)
@@ -59,7 +59,8 @@ func breakLock(t *testing.T, locks *natslock.Client, id string) {
 	require.NoError(t, admin.New(locks).Break(t.Context(), admin.BreakRequest{Name: info.Name, ID: info.Holder.ID, Reason: "test", Immediately: true}))
 }
 
-// A lock that nobody waits for calls no requestUnlock, and can be taken again.
+// TestLockAndUnlock checks that requestUnlock is not called for a lock without waiters, and that
+// the lock can be acquired again.
 func TestLockAndUnlock(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		l := newLock(t, join(t, s.Connect()), "x")
@@ -74,7 +75,8 @@ func TestLockAndUnlock(t *testing.T) {
 	})
 }
 
-// A waiter has requestUnlock called, once. It is another client, or a goroutine of the same.
+// TestRequestUnlock checks that requestUnlock is called once if there is a waiter, whether that is
+// another client or another goroutine of the same client.
 func TestRequestUnlock(t *testing.T) {
 	for _, same := range []bool{false, true} {
 		t.Run(fmt.Sprintf("same client %t", same), func(t *testing.T) {
@@ -101,7 +103,7 @@ func TestRequestUnlock(t *testing.T) {
 				require.EqualValues(t, 1, calls.Load())
 				require.NoError(t, held.Unlock())
 
-				// This one unlocks when it is asked to.
+				// This holder unlocks when it is asked to.
 				require.NoError(t, held.Lock(t.Context(), func() {
 					if err := held.Unlock(); err != nil {
 						t.Errorf("unlock: %v", err)
@@ -119,8 +121,8 @@ func TestRequestUnlock(t *testing.T) {
 	}
 }
 
-// A waiter that comes in behind another one is a reason to call requestUnlock of the next
-// holder at once.
+// TestRequestUnlockOfNext checks that requestUnlock of the next holder is called immediately if
+// another waiter is queued behind it.
 func TestRequestUnlockOfNext(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		first := newLock(t, join(t, s.Connect()), "x")
@@ -151,7 +153,8 @@ func TestRequestUnlockOfNext(t *testing.T) {
 	})
 }
 
-// A lost lock has requestUnlock called before another client can have the lock.
+// TestLostLock checks that requestUnlock is called for a lost lock before another client can
+// acquire it.
 func TestLostLock(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		nc, link := s.ConnectLink()
@@ -181,7 +184,8 @@ func TestBrokenLock(t *testing.T) {
 	require.ErrorIs(t, l.Unlock(), natslock.ErrBroken)
 }
 
-// Only the end of the wait is a timeout to tusd.
+// TestErrors checks that tusd sees a timeout only if the wait has ended, and other errors as they
+// are.
 func TestErrors(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder := newLock(t, join(t, s.Connect()), "x")
@@ -204,7 +208,7 @@ func TestErrors(t *testing.T) {
 	})
 }
 
-// Each id has a lock of its own, also one that a key of the bucket cannot hold.
+// TestIDs checks that each ID has its own lock, even if a key of the bucket cannot contain it.
 func TestIDs(t *testing.T) {
 	s := testutil.RunServer(t)
 	locks := join(t, s.Connect())

@@ -8,7 +8,7 @@ import (
 	"github.com/natslock/locks/locktest"
 )
 
-// Nothing that is exported panics for a nil argument.
+// TestNilAndTooLong checks that no exported function or method panics on a nil argument.
 func TestNilAndTooLong(t *testing.T) {
 	locks := locktest.New()
 	defer locks.Close()
