@@ -16,7 +16,7 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// All instances of the cluster share a directory, and lock a name before they obtain its
+// The instances of a cluster share a directory, and each takes a lock before it obtains a
 // certificate.
 func ExampleNew() {
 	ctx := context.Background()
@@ -50,7 +50,7 @@ func newStorage() (storage *certmagiclock.Storage, done func()) {
 	return certmagiclock.New(&certmagic.FileStorage{Path: "certificates"}, locks), done
 }
 
-// A name may contain any characters. One goroutine of one instance holds it at a time.
+// A name may contain any characters. Only one goroutine in the cluster can hold it at a time.
 func ExampleStorage_Lock() {
 	ctx := context.Background()
 	storage, done := newStorage()
@@ -99,7 +99,7 @@ func ExampleStorage_RenewLockLease() {
 	// <nil>
 }
 
-// Unlock reports a name that is not locked as well as a lock that was lost.
+// Unlock returns an error if the name is not locked or the lock was lost.
 func ExampleStorage_Unlock() {
 	storage, done := newStorage()
 	defer done()

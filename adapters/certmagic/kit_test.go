@@ -122,8 +122,8 @@ func join(t *testing.T, nc *nats.Conn, dir string, issuer certmagic.Issuer) *ins
 	return i
 }
 
-// breakLock breaks the lock that an instance holds. Others get in immediately, or else once that
-// instance has unlocked.
+// breakLock breaks the lock that an instance holds. If immediately is set, others need not wait for
+// that instance to unlock.
 func breakLock(t *testing.T, locks *natslock.Client, name string, immediately bool) {
 	t.Helper()
 	info, err := admin.New(locks).Inspect(t.Context(), admin.KindMutex, certmagiclock.Prefix+name)

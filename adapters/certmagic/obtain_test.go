@@ -84,9 +84,9 @@ func served(t *testing.T, i *instance, host string) string {
 
 const domain, lockName = "example.com", "issue_cert_example.com"
 
-// TestLossDuringObtain checks what happens when the lock is lost while a certificate is obtained.
-// Certmagic does not notice: its certificate replaces that of the new holder, and it logs the error
-// of Unlock.
+// TestLossDuringObtain checks what happens if the lock is lost while a certificate is being
+// obtained. Certmagic does not notice the loss: its certificate replaces the new holder's, and it
+// logs the error from Unlock.
 func TestLossDuringObtain(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		ca, dir := newAuthority(), t.TempDir()

@@ -19,7 +19,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// names are names that certmagic uses, and others that a key cannot hold unescaped.
+// names lists names that certmagic uses, and others that a key can hold only in escaped form.
 var names = []string{
 	"issue_cert_example.com", "issue_cert_*.example.com", "register_acme_account_ops@example.com",
 	"ari_aYhba4dGQEHhs3uEe6CuLN4ByNQ.AIdlQyE", "storage_clean", "a b/c", "..", ".", ">", "=2E", "é", "",

@@ -30,10 +30,10 @@ const (
 	spec   = "*/20 * * * * *"
 )
 
-// skews are the amounts by which the replicas' clocks are late.
+// skews holds how far the clock of each replica lags.
 var skews = []time.Duration{0, 400 * time.Millisecond, 900 * time.Millisecond}
 
-// late is a schedule that follows a late clock.
+// late is a schedule that follows a lagging clock.
 type late struct {
 	cron.Schedule
 	by time.Duration
@@ -41,7 +41,7 @@ type late struct {
 
 func (l late) Next(t time.Time) time.Time { return l.Schedule.Next(t.Add(-l.by)).Add(l.by) }
 
-// replica is a process with a Cron, with its own connection, client and clock.
+// replica stands for a process that has a Cron and its own connection, client and clock.
 type replica struct {
 	*natslock.Client
 	link *testutil.Link
@@ -68,10 +68,10 @@ func join(t *testing.T, s *testutil.Server) *replica {
 	return r
 }
 
-// schedule starts a Cron with one job, whose clock is late by skew.
+// schedule starts a Cron with one job, whose clock lags by skew.
 func (r *replica) schedule(t *testing.T, skew time.Duration, job cron.Job) {
 	t.Helper()
-	if now := time.Now(); now.Sub(now.Truncate(period)) <= slices.Max(skews) { // the late clocks have yet to reach this tick
+	if now := time.Now(); now.Sub(now.Truncate(period)) <= slices.Max(skews) { // the lagging clocks have yet to reach this tick
 		time.Sleep(slices.Max(skews) + time.Second)
 	}
 	every, err := cron.NewParser(cron.Second | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow).Parse(spec)
@@ -116,7 +116,7 @@ func (r *replica) ran(tick time.Time) (tokens []uint64) {
 	return tokens
 }
 
-// untilTick sleeps until all replicas have passed the next tick, and returns that tick. It must be
+// untilTick sleeps until all replicas have passed the next tick and returns its time. It must be
 // called in a bubble.
 func untilTick() time.Time {
 	tick := time.Now().Truncate(period).Add(period)
@@ -138,8 +138,8 @@ func launch(t *testing.T, s *testutil.Server, opts ...cronlock.Option) []*replic
 }
 
 // TestOncePerTick checks that three replicas with different clocks run a short job once per tick,
-// even after the first one stops. The minimum hold makes the others fail to get the lock. Tokens
-// increase.
+// even after the first one stops. The minimum hold keeps the others from getting the lock, and
+// tokens increase from run to run.
 func TestOncePerTick(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		replicas := launch(t, s)
@@ -296,8 +296,8 @@ func TestOnError(t *testing.T) {
 	})
 }
 
-// TestDefaultLogger checks that without OnError, cron's default logger receives the errors, but not
-// the ticks that other replicas run.
+// TestDefaultLogger checks that without OnError, cron's default logger receives the errors, but
+// nothing about ticks that other replicas run.
 func TestDefaultLogger(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		var printed bytes.Buffer

@@ -122,8 +122,8 @@ func TestIsLeaderIsLocal(t *testing.T) {
 	})
 }
 
-// TestTermLost checks that the term's context ends when the term is lost during a job, although
-// gocron lets the job run on.
+// TestTermLost checks that when the term is lost during a job, the term's context ends, although
+// gocron lets the job continue.
 func TestTermLost(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := campaign(t, join(t, s, 0))

@@ -20,16 +20,16 @@ import (
 )
 
 const (
-	// name is the name of the job in each test, and of its lock.
+	// name is the name of the job and of its lock in each test.
 	name = "billing.report"
 	// period is the time between two ticks.
 	period = 20 * time.Second
 )
 
-// skews are the amounts by which the replicas' clocks are late.
+// skews holds how far the clock of each replica lags.
 var skews = []time.Duration{0, 400 * time.Millisecond, 900 * time.Millisecond}
 
-// late is a clock that is late.
+// late is a clock that lags.
 type late struct {
 	clockwork.Clock
 	by time.Duration
@@ -37,7 +37,7 @@ type late struct {
 
 func (c late) Now() time.Time { return c.Clock.Now().Add(-c.by) }
 
-// replica is a process with a scheduler, with its own connection, client and clock.
+// replica stands for a process that has a scheduler and its own connection, client and clock.
 type replica struct {
 	*natslock.Client
 	nc        *nats.Conn
@@ -130,7 +130,7 @@ func (l *ledger) at(tick time.Time) []entry {
 	return slices.Clone(l.runs[tick])
 }
 
-// untilTick sleeps until all replicas have passed the next tick, and returns that tick. It must be
+// untilTick sleeps until all replicas have passed the next tick and returns its time. It must be
 // called in a bubble.
 func untilTick() time.Time {
 	tick := time.Now().Truncate(period).Add(period)

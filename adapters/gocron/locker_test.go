@@ -35,8 +35,8 @@ func launch(t *testing.T, s *testutil.Server, l *ledger, opts ...gocronlock.Opti
 }
 
 // TestOncePerTick checks that replicas with different clocks run a short job once per tick, even
-// after the first one shuts down. The minimum hold makes the others fail to get the lock. Tokens
-// increase.
+// after the first one shuts down. The minimum hold keeps the others from getting the lock, and
+// tokens increase from run to run.
 func TestOncePerTick(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		l := newLedger()
@@ -95,13 +95,13 @@ func TestLongJob(t *testing.T) {
 		for range 12 {
 			untilTick()
 		}
-		// No job may be sleeping when gocron shuts down: it does so without blocking, and the
-		// bubble's clock stands still in the meantime.
+		// gocron never sleeps while it shuts down, so the bubble's clock stands still. No job may
+		// be sleeping at that point.
 		for len(inside) > 0 {
 			time.Sleep(period / 2)
 		}
 		require.Equal(t, 1, most)
-		require.Equal(t, 4, runs) // of 12 ticks, because a run lasts for two more
+		require.Equal(t, 4, runs) // out of 12 ticks, because each run lasts for two more
 	})
 }
 
@@ -143,7 +143,7 @@ func TestUnlockAfterShutdown(t *testing.T) {
 
 // TestLost checks that a replica cut off from the server loses its lock in time. The context of
 // Held ends, and the loss is reported, before another replica runs the job with a greater token.
-// gocron lets the job run on, so the replica starts no second run in the meantime.
+// gocron lets the first run continue, so its replica starts no other in the meantime.
 func TestLost(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		l := newLedger()
@@ -243,7 +243,7 @@ func TestUnlockUnconfirmed(t *testing.T) {
 }
 
 // TestSkips checks that a run is skipped if the server does not reply within the 5 s of a TryLock,
-// and that an option that natslock rejects skips every run.
+// and that every run is skipped if natslock rejects an option.
 func TestSkips(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		for _, c := range []struct {
@@ -310,7 +310,7 @@ func TestPanic(t *testing.T) {
 }
 
 // TestNil checks that nil options leave the defaults in place, and that a Locker without a client
-// reports it.
+// returns an error.
 func TestNil(t *testing.T) {
 	locks := locktest.New()
 	defer locks.Close()

@@ -43,9 +43,9 @@ func join(t *testing.T, s *testutil.Server, opts ...natslock.Option) *member {
 	return &member{c, link}
 }
 
-// database returns the path of a new database. It sets the journal mode in advance, which the file
-// keeps, because SQLite ignores the busy timeout and immediately refuses this change if two
-// connections make it at the same time.
+// database returns the path of a new database. It sets the journal mode up front, and the file
+// keeps it. If two connections changed the mode at the same time, SQLite would refuse immediately,
+// regardless of the busy timeout.
 func database(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "billing.db")
@@ -130,8 +130,8 @@ func begin(t *testing.T, ctx context.Context, p *goose.Provider) *up {
 	return u
 }
 
-// breakLock breaks the lock as an operator would. Others get it immediately, or else once its
-// holder has unlocked.
+// breakLock breaks the lock as an operator would. If atOnce is set, others need not wait for its
+// holder to unlock.
 func breakLock(t *testing.T, c *natslock.Client, atOnce bool) {
 	t.Helper()
 	info, err := admin.New(c).Inspect(t.Context(), admin.KindMutex, name)

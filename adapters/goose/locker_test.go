@@ -49,7 +49,7 @@ func TestConformance(t *testing.T) {
 
 // TestEachMigrationOnce checks that each migration is applied only once when two replicas, or two
 // providers that share a Locker, migrate at the same time. The second one queues for the lock
-// because it finds pending migrations: goose locks only then.
+// because it finds pending migrations, without which goose does not lock.
 func TestEachMigrationOnce(t *testing.T) {
 	for what, shared := range map[string]bool{"replicas": false, "one Locker": true} {
 		t.Run(what, func(t *testing.T) {
@@ -167,7 +167,7 @@ func TestUntilLostInterrupts(t *testing.T) {
 	require.Zero(t, tables)
 }
 
-// TestLostUnnoticed checks that without UntilLost goose runs on when the lock is lost. Its error
+// TestLostUnnoticed checks that without UntilLost goose carries on when the lock is lost. Its error
 // then matches ErrLost, and the results include what was applied. The next Up of the same Locker
 // waits until the first has returned.
 func TestLostUnnoticed(t *testing.T) {

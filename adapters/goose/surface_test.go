@@ -37,8 +37,8 @@ func TestNilAndTooLong(t *testing.T) {
 	}).RefusesNilAndTooLong(t)
 }
 
-// TestEndedBehindAnEarlierMigration checks that a Lock that waits for a migration without a lock
-// ends with its context, and that its error gives the reason on one line.
+// TestEndedBehindAnEarlierMigration checks that a Lock waiting behind a migration that has lost its
+// lock ends with its context, and that the error states why on a single line.
 func TestEndedBehindAnEarlierMigration(t *testing.T) {
 	locks := locktest.New()
 	defer locks.Close()

@@ -73,7 +73,7 @@ func (b *backend) begin(ctx context.Context, name string) (context.Context, trac
 	return b.tracers.Tracer("service").Start(ctx, name)
 }
 
-// process returns a client with its own observer, like one in another process.
+// process returns a client with its own observer, as if it were in a separate process.
 func (b *backend) process(t *testing.T, s *testutil.Server) *natslock.Client {
 	t.Helper()
 	o := b.observer(t)
@@ -93,8 +93,8 @@ func closeNow(c *natslock.Client) {
 // varies matches the tokens and the host in the text of an error.
 var varies = regexp.MustCompile(`\b(token|on) \S+\b`)
 
-// rendered returns the spans as text. It numbers the IDs in the order of the spans and gives times
-// relative to the first span, so that the text is the same in each run.
+// rendered returns the spans as text that is the same in each run: it numbers the IDs in the order
+// of the spans and gives times relative to the first span.
 func rendered(spans tracetest.SpanStubs) string {
 	slices.SortStableFunc(spans, func(a, b tracetest.SpanStub) int {
 		return cmp.Or(a.StartTime.Compare(b.StartTime), a.EndTime.Compare(b.EndTime), cmp.Compare(a.Name, b.Name), cmp.Compare(fmt.Sprint(a.Attributes), fmt.Sprint(b.Attributes)))
@@ -313,7 +313,7 @@ func TestSuite(t *testing.T) {
 	})
 }
 
-// TestTrace checks that the metadata include the span if there is one.
+// TestTrace checks that the metadata carries the span, but only if there is one.
 func TestTrace(t *testing.T) {
 	b := newBackend()
 	ctx, span := b.begin(t.Context(), "request")

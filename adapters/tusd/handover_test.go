@@ -25,7 +25,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// uploadID contains characters that a store may use in an ID but that are unusual in file names.
+// uploadID contains characters that a store may use in an ID but that do not occur in file names.
 const uploadID = "tenant-1/2026.11/a+b@c"
 
 // tus is a tusd server together with an HTTP client for it.
@@ -130,8 +130,8 @@ func (s *tus) hang(t *testing.T, ctx context.Context, offset int, part []byte) <
 	return response
 }
 
-// TestHandOver checks that the servers hand over an upload when the client repeatedly resumes on
-// the other one while its previous request hangs, and that resuming on the same server works too.
+// TestHandOver checks that a client can repeatedly resume an upload while its previous request
+// still hangs, whether on the other server or on the same one.
 func TestHandOver(t *testing.T) {
 	for name, servers := range map[string]int{"one server": 1, "two servers": 2} {
 		t.Run(name, func(t *testing.T) {

@@ -25,7 +25,7 @@ const patience = 60 * time.Second
 
 func TestMain(m *testing.M) { kit.LeakCheck(m) }
 
-// join returns a client as a tusd server would have.
+// join returns a client like that of a tusd server.
 func join(t *testing.T, nc *nats.Conn) *natslock.Client {
 	t.Helper()
 	locks, err := natslock.New(t.Context(), nc, natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
@@ -184,8 +184,7 @@ func TestBrokenLock(t *testing.T) {
 	require.ErrorIs(t, l.Unlock(), natslock.ErrBroken)
 }
 
-// TestErrors checks that tusd sees a timeout only if the wait has ended, and other errors as they
-// are.
+// TestErrors checks that only the end of a wait is reported to tusd as a timeout.
 func TestErrors(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder := newLock(t, join(t, s.Connect()), "x")

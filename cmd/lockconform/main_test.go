@@ -25,7 +25,7 @@ type judged struct {
 	Level                                        int
 }
 
-// locker is the path of the program under judgment.
+// locker is the path of the locker under test.
 var locker string
 
 func TestMain(m *testing.M) { os.Exit(buildAndRun(m)) }
@@ -45,7 +45,7 @@ func buildAndRun(m *testing.M) int {
 	return m.Run()
 }
 
-// lockconform runs lockconform in this process.
+// lockconform runs a command line in this process.
 func lockconform(args ...string) (code int, stdout, stderr string) {
 	var out, errs strings.Builder
 	code = mainCode(args, &out, &errs)
@@ -89,8 +89,8 @@ func requirePassed(t *testing.T, flags ...string) {
 	}
 }
 
-// TestConformLibrary checks the library with the cases that do not depend on a 2 s lease, so a
-// stalled machine cannot fail them.
+// TestConformLibrary runs the library through the cases that do not depend on a 2 s lease, which a
+// stalled machine cannot make fail.
 func TestConformLibrary(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"free", "name", "ttl", "ttl-fraction", "held", "tombstone", "release", "release-exact", "rwlock:read", "rwlock:write", "rwlock:try-write", "semaphore:permit"} {
@@ -201,8 +201,8 @@ func TestConformWeak(t *testing.T) {
 	}
 }
 
-// TestConformPlain checks that the library and the plain locker pass all cases, which shows that
-// when a case fails a weakened locker, the weakness is the reason.
+// TestConformPlain checks that the library and the plain locker pass all cases. So whenever a case
+// fails a weakened locker, the weakness must be the cause.
 func TestConformPlain(t *testing.T) {
 	tier.Proof(t)
 	requirePassed(t)
@@ -237,8 +237,8 @@ func TestConformRuleFirst(t *testing.T) {
 	require.Contains(t, cases[0].Seen, "then expected: ")
 }
 
-// TestConformSlowMachine checks that on a stalling machine the program is blamed only for the
-// writes that it has sent. Everything else may be the machine's fault.
+// TestConformSlowMachine checks that if the machine stalls, the program is blamed only for the
+// writes that it has sent, because the machine may have caused everything else.
 func TestConformSlowMachine(t *testing.T) {
 	t.Parallel()
 	srv, err := startServer(t.TempDir(), 0)

@@ -293,8 +293,7 @@ func TestAcquireRace(t *testing.T) {
 	require.Empty(t, locks(t, s, "ls"))
 }
 
-// TestAcquireKilled checks that a killed script's lock is granted to others after its TTL, and not
-// before.
+// TestAcquireKilled checks that a killed script's lock is granted to others only after its TTL.
 func TestAcquireKilled(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()

@@ -43,7 +43,7 @@ func TestBareEnvironment(t *testing.T) {
 		name  string
 		line  string
 		env   []string
-		needs string // a line that succeeds where the system allows this
+		needs string // a command line that succeeds if the system allows this
 	}{
 		{name: "an empty environment", line: `exec env -i "$0" -s "$1" run x -- /bin/echo done`},
 		{name: "no home", line: run},
@@ -115,7 +115,7 @@ func TestNohup(t *testing.T) {
 		t.Skip(err)
 	}
 	for _, c := range []struct {
-		code int // after a TERM
+		code int // exit code after SIGTERM
 		args []string
 	}{
 		{0, []string{"server", "--port", "0", "--dir", t.TempDir()}},

@@ -90,7 +90,7 @@ func TestReplicasOnCluster(t *testing.T) {
 }
 
 // TestReplicasInDomain checks that the bucket gets one replica if the domain's servers are not a
-// cluster. Only those servers know.
+// cluster, which only those servers know.
 func TestReplicasInDomain(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t, testutil.WithConfig(func(o *server.Options) { o.JetStreamDomain = "hub" }))

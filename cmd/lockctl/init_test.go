@@ -33,7 +33,7 @@ func bucketInfo(t *testing.T, js jetstream.JetStream) *jetstream.StreamInfo {
 	return stream.CachedInfo()
 }
 
-// makeBucket creates a bucket whose configuration deviates from the required one as set says.
+// makeBucket creates a bucket whose configuration has been altered by set.
 func makeBucket(t *testing.T, s *testutil.Server, set func(*jetstream.StreamConfig)) jetstream.JetStream {
 	t.Helper()
 	sc, err := kvstore.Config{}.StreamConfig()
@@ -45,8 +45,8 @@ func makeBucket(t *testing.T, s *testutil.Server, set func(*jetstream.StreamConf
 	return js
 }
 
-// TestInitAsks checks that init on a terminal asks first, and then makes either exactly the changes
-// it has shown or none.
+// TestInitAsks checks that init on a terminal asks for confirmation and then makes exactly the
+// changes it has shown, or none.
 func TestInitAsks(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t)

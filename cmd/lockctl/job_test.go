@@ -220,8 +220,8 @@ func TestTerminalPartitions(t *testing.T) {
 	term.expect("$ ")
 }
 
-// TestRunWaitsOnTerminal checks that a waiter's status line shows the current holder and its place
-// in the queue, and disappears when the lock is granted.
+// TestRunWaitsOnTerminal checks that a waiter's status line shows the current holder and the
+// waiter's place in the queue, and disappears when the lock is granted.
 func TestRunWaitsOnTerminal(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()

@@ -18,7 +18,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// client returns a library client inside the test, which can hold locks without a process for each.
+// client returns a library client inside the test process, which saves a process per lock.
 func client(t *testing.T, s *testutil.Server, opts ...natslock.Option) *natslock.Client {
 	t.Helper()
 	c, err := natslock.New(timeout(t), s.Connect(), opts...)

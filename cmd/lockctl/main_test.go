@@ -169,7 +169,8 @@ func run(t *testing.T, s *testutil.Server, args ...string) (code int, stdout, st
 }
 
 // gaveUp runs a command that waits for a lock in vain. On a busy machine a short wait can end
-// before the server has replied, which is not a conflict, so gaveUp then retries with a longer one.
+// before the server has replied, which is not a conflict, so gaveUp then retries with a longer
+// wait.
 func gaveUp(t *testing.T, s *testutil.Server, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	for wait := 100 * time.Millisecond; wait < kit.Patience; wait *= 4 {
@@ -210,7 +211,7 @@ func contents(t *testing.T, path string) string {
 	return strings.TrimSpace(text)
 }
 
-// number waits for a number in a file and returns the last one.
+// number waits until the file has a complete line, and returns the last number in it.
 func number(t *testing.T, path string) int64 {
 	t.Helper()
 	all := strings.Fields(contents(t, path))
@@ -289,7 +290,7 @@ func awaitQueue(t *testing.T, s *testutil.Server, name string, n int) {
 	await(t, s, name, fmt.Sprintf("%d in the queue", n), func(l lock) bool { return len(l.Queue) == n })
 }
 
-// await waits until there is exactly one lock of the name and it satisfies cond, and returns it.
+// await waits until there is exactly one lock with the name and it satisfies cond, and returns it.
 func await(t *testing.T, s *testutil.Server, name, what string, cond func(lock) bool) (l lock) {
 	t.Helper()
 	kit.Eventually(t, what+", of "+name, func() bool {

@@ -14,7 +14,7 @@ import (
 )
 
 // TestShownNameCanBeUsed checks that every command accepts a name as any command prints it, on a
-// terminal and in JSON, and that no two names are shown alike.
+// terminal and in JSON, and that no two names look the same.
 func TestShownNameCanBeUsed(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -52,7 +52,7 @@ func TestShownNameCanBeUsed(t *testing.T) {
 			code, _, errs = run(t, s, "perms", form)
 			require.Zero(t, code, errs)
 		}
-		// A command's environment and an event show the name too.
+		// The name also appears in a command's environment and in an event.
 		code, _, errs := run(t, s, "break", "-f", "--now", scripted)
 		require.Zero(t, code, errs)
 		code, out, errs := run(t, s, "run", scripted, "--", "sh", "-c", `"$0" info --json "$LOCK_NAME"`, binary)

@@ -163,7 +163,7 @@ func TestPartitions(t *testing.T) {
 }
 
 // TestPartitionsWatch checks that --watch in a pipe prints the group after each change, even after
-// an outage, together with how long each unowned partition has been listed as such.
+// an outage, and says for how long each unowned partition has been listed as unowned.
 func TestPartitionsWatch(t *testing.T) {
 	t.Parallel()
 	s := serve(t)

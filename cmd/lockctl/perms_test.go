@@ -239,7 +239,7 @@ func TestPermsOfUser(t *testing.T) {
 	} {
 		one, two := enter(t, s, c.user, c.opts...), enter(t, s, c.user, c.opts...)
 		a, b := one.client(t), two.client(t)
-		// Reading a long queue key by key, or losing notifications, would be slow.
+		// This would be slow if long queues were read key by key or notifications were lost.
 		begun := time.Now()
 		useLocks(t, a, b, c.name)
 		within(t, 10*time.Second, time.Since(begun))
@@ -270,8 +270,8 @@ func TestPermsOfUser(t *testing.T) {
 	}
 }
 
-// tap records what is published in the account. The returned function reports whether any subject
-// matches a pattern.
+// tap records what is published in the account. The returned function reports whether a pattern
+// matches any of the subjects.
 func tap(t *testing.T, root *guest) (published func(pattern string) bool) {
 	seen := make(chan *nats.Msg, 1<<16)
 	_, err := root.ChanSubscribe(">", seen)

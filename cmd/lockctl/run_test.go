@@ -52,8 +52,8 @@ func TestRunHandsOver(t *testing.T) {
 	t.Fatalf("the second began %v after the end of the first", gap)
 }
 
-// TestRunKilled checks that when the holder gets kill -9, its command dies with it, including
-// grandchildren, and the next command starts with a higher token when the lease expires.
+// TestRunKilled checks that when lockctl gets kill -9, its command and even its grandchildren die
+// with it, and that the next command starts with a higher token once the lease expires.
 func TestRunKilled(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -346,7 +346,7 @@ func TestRunBrokenPipe(t *testing.T) {
 	require.Equal(t, 75, cmd.ProcessState.ExitCode(), "%v", cmd.ProcessState)
 	gone(t, pid)
 
-	// A broken pipe of the command concerns only the command.
+	// A broken pipe in the command itself is the command's own business.
 	sh := exec.Command("bash", "-c", `"$0" -s "$1" run y -- yes | head -n 1; echo ${PIPESTATUS[0]}`, binary, s.URL())
 	sh.Env = cmd.Env
 	out, err := sh.Output()

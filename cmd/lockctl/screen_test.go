@@ -42,7 +42,7 @@ type screen struct {
 	frames  bool   // the program marks its frames
 	shown   string // the text after the last complete frame
 	raw     []byte
-	writes  int           // number of writes by the program, at least
+	writes  int           // lower bound on the program's writes
 	more    chan struct{} // closed and replaced on every output
 }
 

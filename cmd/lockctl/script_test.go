@@ -19,16 +19,16 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// TestScripts runs the sessions of operators in testdata/script. Beside the commands of package
-// testscript they have:
+// TestScripts runs the operator sessions in testdata/script. In addition to the commands of package
+// testscript they can use:
 //
-//	server [-config FILE] [-nojetstream]   start a server; NATS_URL leads to it
-//	lockctl ARGUMENT...                    run lockctl, in this process if it can
-//	exit CODE                              the last lockctl has ended with this code
+//	server [-config FILE] [-nojetstream]   start a server and set NATS_URL to its address
+//	lockctl ARGUMENT...                    run lockctl, in this process if possible
+//	exit CODE                              require that the last lockctl exited with this code
 //	until REGEXP COMMAND...                repeat a command until its output matches
-//	nats request SUBJECT [FILE]            print the answer to a request
+//	nats request SUBJECT [FILE]            print the reply to a request
 //
-// "exec lockctl" runs a process of its own, which "&name&" at the end leaves in the background.
+// "exec lockctl" runs lockctl in its own process, which a trailing "&name&" leaves in the background.
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	testscript.Run(t, testscript.Params{
@@ -48,15 +48,16 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// session is what the commands of one script share.
+// session holds what the commands of one script share.
 type session struct {
 	testing.TB
-	code int // of the last lockctl
+	code int // exit code of the last lockctl
 }
 
 func sessionOf(ts *testscript.TestScript) *session { return ts.Value(session{}).(*session) }
 
-// scriptVariables are those that a script may set for a lockctl inside this process.
+// scriptVariables lists the variables that a script may set for a lockctl that runs in this
+// process.
 var scriptVariables = []string{"HOME", "XDG_CONFIG_HOME", "PATH", "SHELL", "NATS_URL", "NATS_CONTEXT", "NATS_USER", "NATS_PASSWORD", "NATS_TIMEOUT"}
 
 func environ(ts *testscript.TestScript) (all []string) {
@@ -68,7 +69,7 @@ func environ(ts *testscript.TestScript) (all []string) {
 	return all
 }
 
-// include is a line of a server's configuration that stands for a file.
+// include matches a line in a server's configuration that includes a file.
 var include = regexp.MustCompile(`(?m)^\s*include (\S+)$`)
 
 func scriptServer(ts *testscript.TestScript, neg bool, args []string) {
@@ -101,7 +102,7 @@ func scriptLockctl(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// lockctlIn runs lockctl with the environment of a script.
+// lockctlIn runs lockctl with a script's environment.
 func lockctlIn(ts *testscript.TestScript, args []string) (code int, stdout, stderr string) {
 	var out, errs kit.Log
 	if inside(args) {

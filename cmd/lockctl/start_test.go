@@ -12,8 +12,8 @@ import (
 	"github.com/natslock/locks/internal/verify/tier"
 )
 
-// TestStart checks that no package spends long in its initialization, because every "lockctl run"
-// starts two processes.
+// TestStart checks that no package takes long to initialize, because every "lockctl run" starts two
+// processes.
 func TestStart(t *testing.T) {
 	tier.Proof(t)
 	const most = 5 // ms: a table of all runes takes 19, all current packages together 3

@@ -64,7 +64,8 @@ func TestRunStoppedUntilTerm(t *testing.T) {
 		while ! test -e `+file("go")+`; do sleep 0.01; done`)
 	child := int(number(t, file("child")))
 	first := locks(t, s, "info", "x")[0].Holder.Revision
-	// The command may be ready before the guard has its orders. After a renewal it has them.
+	// The command may start before the guard has its orders, but a renewal implies that it has
+	// them.
 	await(t, s, "x", "a renewal", func(l lock) bool { return l.Holder != nil && l.Holder.Revision > first })
 	pause(t, p)
 	contents(t, file("asked"))

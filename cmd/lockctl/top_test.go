@@ -349,8 +349,8 @@ func TestTopRenewals(t *testing.T) {
 	s := serve(t)
 	hold(t, s, "x", "--ttl", "3s")
 	v := display(t, s, nil, "top")
-	// The lock has been held for less than 10 s, so top cannot have learned of the renewal from its
-	// regular full read.
+	// The lock has been held for less than 10 s, so top has not yet reread everything and must have
+	// seen the renewal as an event.
 	v.until("a lease that goes on", func(text string) bool {
 		return regexp.MustCompile(`mutex x .* [4-9]\.\ds +[1-3]\.\ds `).MatchString(text)
 	})

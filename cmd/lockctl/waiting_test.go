@@ -19,7 +19,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// TestWaitText checks that a waiter is told its place and for whom it waits, for each kind of lock.
+// TestWaitText checks that a waiter is told its place and who it is waiting for, for each kind of
+// lock.
 func TestWaitText(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -54,8 +55,8 @@ func TestWaitText(t *testing.T) {
 	})
 }
 
-// TestNoticed checks that after a second, a waiter prints for whom it waits, only once if there is
-// no terminal, and that a wait shorter than that prints nothing.
+// TestNoticed checks that a waiter prints who it is waiting for after a second, only once if there
+// is no terminal, and that it prints nothing if the lock is granted sooner.
 func TestNoticed(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.NewClient(t, s.Connect(), natslock.WithOwner("web-1"))

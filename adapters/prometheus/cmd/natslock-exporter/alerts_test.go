@@ -79,8 +79,8 @@ func watched(t *testing.T, p *process) *scraper {
 	return &scraper{t, "http://" + address}
 }
 
-// evaluation has the time at which Prometheus last evaluated the rules, and the alerts that have
-// been firing since then, each with the value of its label lock.
+// evaluation holds the time of Prometheus's last evaluation and the alerts that fire since then,
+// each with the value of its lock label.
 type evaluation struct {
 	at     time.Time
 	firing []string
@@ -148,9 +148,10 @@ func (m *scraper) fires(want ...string) {
 	require.Fail(m.t, "other alerts", "%q fire, wanted %q", last.firing, want)
 }
 
-// TestAlertsOfOutage checks that the shipped alerts report the loss of the majority, both that
-// nobody gets a lock and that nothing is known. One lost server of three, a long hold and a long
-// wait have their own alerts. A permanent leader and its standby raise none.
+// TestAlertsOfOutage checks that while the majority is down, one of the shipped alerts says that
+// nobody gets a lock, and another that nothing is known about the locks. A lost server out of
+// three, a long hold and a long wait each have an alert of their own. A leader that stays in office
+// and its standby raise none.
 func TestAlertsOfOutage(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()

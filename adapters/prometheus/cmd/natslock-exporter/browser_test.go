@@ -184,8 +184,8 @@ func (b *browser) open(url string, l look) *tab {
 	return p
 }
 
-// close closes the tab. Tabs must be closed because a browser opens at most six connections per
-// address, and each visible tab, which here is every tab, keeps one open.
+// close closes the tab. Tests must close tabs, because a browser opens at most six connections per
+// address, and each visible tab keeps one open. Here all tabs are visible.
 func (p *tab) close() {
 	p.b.t.Helper()
 	require.NoError(p.b.t, p.b.call("", "Target.closeTarget", map[string]any{"targetId": p.target}, nil))

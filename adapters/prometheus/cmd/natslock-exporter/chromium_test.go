@@ -29,7 +29,7 @@ func ownGroup(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: t
 
 func killGroup(cmd *exec.Cmd) { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 
-// evil is a name, an owner and a value that would run code if a page treated it as markup.
+// evil serves as a name, an owner and a value. It would run code if a page treated it as markup.
 const evil = `<img src=x onerror="document.title='run'">`
 
 // TestPageInChromium checks the page as a browser shows it: locks of all kinds, names that look

@@ -36,7 +36,7 @@ const (
 	mostMemory = 100 << 20
 )
 
-// load is a number of held locks and a rate of events. Half of the events renew these locks, and
+// load describes the held locks and the rate of events. Half of the events renew these locks, and
 // half are grants and releases of other locks.
 type load struct {
 	locks, rate int // rate is in events per second

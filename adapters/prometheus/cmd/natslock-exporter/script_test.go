@@ -14,7 +14,7 @@ import (
 )
 
 // TestScriptsLock checks that a lock that a script holds by its handle counts as a single hold,
-// which continues over extensions until it is released, expires or is broken.
+// through any extensions, until it is released, expires or is broken.
 func TestScriptsLock(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t)

@@ -243,8 +243,8 @@ func TestBucketMetrics(t *testing.T) {
 // shape is the part of a lock's state that a list and the exporter have in common.
 type shape struct{ held, queued int }
 
-// TestFollowsList has clients acquire locks of all kinds, wait, give up and be broken. At each
-// pause the mirror must equal a new list, and at the end it must be empty.
+// TestFollowsList has clients acquire, wait for and give up locks of all kinds, some of which are
+// broken. At each pause the mirror must equal a new list, and at the end it must be empty.
 func TestFollowsList(t *testing.T) {
 	t.Parallel()
 	s := natstest.RunServer(t)

@@ -27,7 +27,7 @@ const (
 	workers  = "../../testdata/partitions.txt" // metrics of services: see natslockprom.Partitions
 )
 
-// served returns the labels of each series in the golden files, by the series' name in queries.
+// served returns the labels of each series in the golden files, keyed by the name that queries use.
 func served(t *testing.T, files ...string) map[string][]string {
 	t.Helper()
 	var text []byte

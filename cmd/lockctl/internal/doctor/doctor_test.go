@@ -57,7 +57,7 @@ func TestDoctorFindsNothing(t *testing.T) {
 	require.Empty(t, listed(t, s))
 	kit.Eventually(t, "the end of the tombstones", func() bool { return bucketInfo(t, js).State.Msgs == 0 })
 
-	// Check the output for people too.
+	// Check the human-readable output too.
 	code, out, errs := visit(t, s)
 	require.Zero(t, code)
 	require.Empty(t, errs)

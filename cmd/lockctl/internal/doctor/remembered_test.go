@@ -99,7 +99,7 @@ func TestDoctorHistory(t *testing.T) {
 	updateHistory(t, js, func(c *jetstream.StreamConfig) { c.MaxBytes = kvstore.DefaultHistoryBytes })
 	require.Equal(t, "ok", row().Status)
 
-	// The history lacks writes: more than a thousand, and more than a quarter of the total.
+	// The history lacks writes: at least a thousand, and more than a quarter of the total.
 	before := updateHistory(t, js, func(c *jetstream.StreamConfig) { c.Sources = nil })
 	d = doctor(t, s)
 	require.Equal(t, []string{"error history"}, d.troubles())

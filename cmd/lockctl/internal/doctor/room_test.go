@@ -174,9 +174,9 @@ func TestDoctorFindsStoppedStream(t *testing.T) {
 	kit.Eventually(t, "a bucket that is well", func() bool { return len(doctor(t, s, root...).troubles()) == 0 })
 }
 
-// TestDoctorWithoutMajority checks that without a majority the doctor advises to restore the
-// missing servers, and never to delete the stream, although the remaining server shows the other
-// replicas as present.
+// TestDoctorWithoutMajority checks that without a majority the doctor advises restoring the missing
+// servers, and never deleting the stream, even though the remaining server shows the other replicas
+// as present.
 func TestDoctorWithoutMajority(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()

@@ -262,7 +262,7 @@ func update(t *testing.T, js jetstream.JetStream, name string, set func(*jetstre
 	return before
 }
 
-// makeBucket creates a bucket whose configuration deviates from the required one as set says.
+// makeBucket creates a bucket whose configuration has been altered by set.
 func makeBucket(t *testing.T, s *testutil.Server, set func(*jetstream.StreamConfig)) jetstream.JetStream {
 	t.Helper()
 	sc, err := kvstore.Config{}.StreamConfig()

@@ -10,8 +10,8 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// TestGaps checks that gaps for unknown locks are summed up in one line, and that gaps that say
-// more are kept out of it.
+// TestGaps checks that gaps for unknown locks are summed up in one line, and that gaps with further
+// information are kept out of it.
 func TestGaps(t *testing.T) {
 	t.Parallel()
 	at := func(s int) time.Time { return time.Date(2026, 11, 23, 12, 0, s, 0, time.Local) }

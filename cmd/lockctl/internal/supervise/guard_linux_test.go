@@ -74,7 +74,7 @@ func ended(t *testing.T, cmd *exec.Cmd) *os.ProcessState {
 	return cmd.ProcessState
 }
 
-// in returns the time d from now as it appears in the guard's orders.
+// in returns the time d from now in the form used by the guard's orders.
 func in(t *testing.T, d time.Duration) int64 {
 	var ts unix.Timespec
 	require.NoError(t, unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts))
@@ -92,7 +92,7 @@ func TestGuardLateOrders(t *testing.T) {
 }
 
 // TestGuardNewerOrders checks that a guard that was suspended itself obeys only the latest of the
-// orders in its pipe. When the pipe is closed, lockctl is dead.
+// orders in its pipe. A closed pipe means that lockctl is dead.
 func TestGuardNewerOrders(t *testing.T) {
 	t.Parallel()
 	group, orders := guarded(t)

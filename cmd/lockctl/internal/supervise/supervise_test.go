@@ -7,16 +7,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestOrders checks when the guard acts. Orders are not due before lockctl, while it renews the
-// lock, has sent the next ones. After lockctl has stopped, the group gets TERM and is dead a margin
-// before the lock's validity ends. If too little time is left for that, lockctl itself sends the
-// signals.
+// TestOrders checks the times in the guard's orders. While lockctl renews the lock, new orders
+// arrive before the old ones are due. Once lockctl has stopped, the group gets TERM and is dead a
+// margin before the lock's validity ends. If too little time is left for that, lockctl sends the
+// signals itself.
 func TestOrders(t *testing.T) {
 	t.Parallel()
 	const second = instant(time.Second)
 	for _, c := range []struct {
 		ttl, killAfter time.Duration
-		at, end        instant // end of the validity: after a renewal it lasts a margin less than the TTL
+		at, end        instant // end of the validity, which lasts a margin less than the TTL after a renewal
 		term, kill     instant
 	}{
 		{15 * time.Second, 5 * time.Second, 0, 14 * second, 10 * second, 13 * second},

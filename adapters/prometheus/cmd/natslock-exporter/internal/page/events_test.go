@@ -11,7 +11,7 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// event returns a holder's event that occurs the given time after noon.
+// event returns an event of a holder at the given time after noon.
 func event(typ admin.EventType, id string, after time.Duration, change ...func(*admin.Event)) admin.Event {
 	h := held("web", func(h *admin.Holder) { h.ID = id })
 	ev := admin.Event{Type: typ, Name: "a", ID: id, Token: 64, Time: noon.Add(after), Holder: &h}

@@ -143,8 +143,8 @@ func TestUpdates(t *testing.T) {
 		require.Len(t, first.Lines, 1)
 		ids := names(first.Rows)
 
-		// An update includes only the new expiry for a renewed lock, nothing for an unchanged one,
-		// and only the ID of a released one.
+		// A renewed lock appears with only its new expiry, an unchanged lock not at all, and a
+		// released lock with only its ID.
 		later := a
 		later.Expires = later.Expires.Add(time.Minute)
 		s.set("a", &later)

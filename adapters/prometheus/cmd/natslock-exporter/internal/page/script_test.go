@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestScript tests in Node those functions of the scripts that need no document.
+// TestScript runs the tests of those script functions that need no document, in Node.
 func TestScript(t *testing.T) {
 	node, err := exec.LookPath("node")
 	if err != nil {

@@ -107,8 +107,8 @@ func TestDetail(t *testing.T) {
 	require.Equal(t, [2]int{2*most + 1, 2*most + 2}, d.More)
 }
 
-// TestWaitsByDesign checks that the standby of an election counts as queued, but that its wait,
-// which is intended, is not the longest wait.
+// TestWaitsByDesign checks that the standby of an election counts as queued but not as the longest
+// wait, because it waits by design.
 func TestWaitsByDesign(t *testing.T) {
 	t.Parallel()
 	since := time.UnixMilli(1000)
