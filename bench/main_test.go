@@ -59,7 +59,7 @@ func onNil(t *testing.T, err error) bool {
 	return err == nil
 }
 
-// TestSides runs once each side that is installed on this machine, and checks that it excludes.
+// TestSides runs each side that is installed on this machine once, and checks that it excludes.
 func TestSides(t *testing.T) {
 	s := startServers(t.Context(), classes[1], t.TempDir(), "redis-server")
 	t.Cleanup(s.Stop)

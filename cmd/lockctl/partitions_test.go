@@ -163,7 +163,7 @@ func TestPartitions(t *testing.T) {
 }
 
 // TestPartitionsWatch checks that --watch in a pipe prints the group after each change, even after
-// an outage, and says for how long each unowned partition has been listed as unowned.
+// an outage, and shows how long each unowned partition has been listed as unowned.
 func TestPartitionsWatch(t *testing.T) {
 	t.Parallel()
 	s := serve(t)

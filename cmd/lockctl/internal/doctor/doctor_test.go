@@ -69,8 +69,8 @@ func TestDoctorFindsNothing(t *testing.T) {
 	require.Regexp(t, `(?m)^left out: fsync: .*--monitor$`, out)
 	require.Regexp(t, `(?m)^natslock at .*: 17 checks, 0 warnings, 0 errors$`, out)
 
-	// The doctor relies on the time in the server's reply. Here a proxy passes on the server's
-	// reply with a time that is an hour late.
+	// The doctor relies on the time in the server's reply. Here a proxy passes on the reply with a
+	// time that is an hour behind.
 	late := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		resp, err := http.Get(monitor + r.URL.Path)
 		if err != nil {
