@@ -99,7 +99,7 @@ func (c *acquireCmd) Run(g *session.Globals) error {
 		ctx, cancel := g.Bounded()
 		defer cancel()
 		if failed := h.Release(ctx, s.Client); failed != nil {
-			err = fmt.Errorf("%w; the lock is not released: %w", err, failed)
+			err = fmt.Errorf("%w; the lock was not released: %w", err, failed)
 		}
 	}
 	return err
@@ -154,7 +154,7 @@ type handle struct{ script.Handle }
 // UnmarshalText implements [encoding.TextUnmarshaler], which kong uses.
 func (h *handle) UnmarshalText(text []byte) error {
 	if len(text) == 0 { // an unset variable
-		return errors.New("the handle is empty: the command that was to print it has failed")
+		return errors.New("the handle is empty: the command that should have printed it failed")
 	}
 	return h.Handle.UnmarshalText(text)
 }
@@ -175,7 +175,7 @@ func (h *handle) refused(ctx context.Context, s *session.Session, err error) err
 		case held.Overdue:
 			continue
 		case held.ID == h.ID:
-			now = "it is free in " + show.ExpiresIn(held.Holder)
+			now = "it will be free in " + show.ExpiresIn(held.Holder)
 			continue
 		}
 		now = fmt.Sprintf("%s has it now (token %d)", show.HolderName(held.Holder), held.Token)
@@ -184,10 +184,10 @@ func (h *handle) refused(ctx context.Context, s *session.Session, err error) err
 			continue
 		}
 		if held.Mode == admin.Shared {
-			now = "there are readers inside now"
+			now = "readers hold it now"
 		}
 		break
 	}
-	return tool.Exitf(tool.ExitLost, "lock %s is not held by this handle any more, and %s. Its TTL has passed, or it was broken or released. Work after that was not protected: %w",
+	return tool.Exitf(tool.ExitLost, "lock %s is no longer held by this handle: its TTL expired, or it was broken or released; %s; work after that was not protected: %w",
 		show.Plain(h.Name()), now, err)
 }

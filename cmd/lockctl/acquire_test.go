@@ -66,7 +66,7 @@ func refused(t *testing.T, s *testutil.Server, code int, says, command, handle s
 	require.Contains(t, errs, says)
 }
 
-const notHeld = "is not held by this handle any more, and "
+const notHeld = "is no longer held by this handle: its TTL expired, or it was broken or released; "
 
 // sort is a kind of lock that a script can acquire. The others flags request a conflicting lock.
 type sort struct {
@@ -142,7 +142,7 @@ func TestAcquire(t *testing.T) {
 			require.Zero(t, code, "it stays by design: %s", errs)
 			code, out, errs = run(t, s, "check", "--all", "--held", "1ms")
 			require.Equal(t, 1, code, errs)
-			require.Contains(t, out, "was held for")
+			require.Contains(t, out, "has been held for")
 
 			code, out, errs = run(t, s, "release", h)
 			require.Zero(t, code, errs)
@@ -195,7 +195,7 @@ func TestAcquireBroken(t *testing.T) {
 			b := k.behind(t, s, "x", "echo in > "+file("in"))
 			operator := startScript(t, s, `"$lockctl" break -f --reason "it hangs" --id `+strings.Split(h, ":")[2]+` x`)
 			require.Zero(t, operator.wait(), operator.out)
-			require.Regexp(t, `broken: (free|out) when the (holder|writer|reader) has stopped, in (2\d|30)s at the latest`, operator.out.String())
+			require.Regexp(t, `broken: (free|out) when the (holder|writer|reader) has stopped, within (2\d|30)s`, operator.out.String())
 			require.Equal(t, "it hangs", heldBy(t, s, "x", h).Broken.Reason)
 			require.NoError(t, os.WriteFile(file("go"), nil, 0o600))
 			a.wait()
@@ -206,7 +206,7 @@ func TestAcquireBroken(t *testing.T) {
 			h = word(t, s, append([]string{"acquire", "x", "--ttl", "30s"}, k.flags...)...)
 			code, out, errs := run(t, s, "break", "-f", "--now", "x")
 			require.Zero(t, code, errs)
-			require.Contains(t, out, "may still be at work")
+			require.Contains(t, out, "may still be working")
 			holder, _ := hold(t, s, "x", k.others...)
 			refused(t, s, 75, "", "extend", h)
 			refused(t, s, 75, "", "release", h)
@@ -233,7 +233,7 @@ func TestBreakHandedOver(t *testing.T) {
 	refused(t, s, 64, "only a program can adopt it", "extend", string(text))
 	code, out, errs := run(t, s, "break", "-f", "x")
 	require.Zero(t, code, errs)
-	require.Regexp(t, `free when the holder has stopped, in 59m\d\ds at the latest`, out)
+	require.Regexp(t, `free when the holder has stopped, within 59m\d\ds`, out)
 	code, _, errs = run(t, s, "break", "-f", "--now", "x")
 	require.Zero(t, code, errs)
 	require.Empty(t, locks(t, s, "ls"))

@@ -55,7 +55,7 @@ answer was no.`
 func (c *breakCmd) AfterApply() error {
 	switch {
 	case c.Kind != "" && c.Kind != admin.KindMutex.String() && c.Kind != admin.KindRW.String() && c.Kind != admin.KindSemaphore.String():
-		return fmt.Errorf("--kind %q: not mutex, rw or semaphore", c.Kind)
+		return fmt.Errorf("--kind %q: must be mutex, rw or semaphore", c.Kind)
 	case c.ID != nil && *c.ID == "": // an unset variable; an empty id would match every holder
 		return errors.New("--id: the id is empty")
 	}
@@ -75,7 +75,7 @@ func (c *breakCmd) Run(g *session.Globals) error {
 	fmt.Fprintf(g.Out, "%s %s\n", target.Kind, show.Bold.Sprint(show.Plain(c.Name)))
 	show.PrintHolder(g.Out, target)
 	if target.Broken != nil && !c.Now {
-		fmt.Fprintf(g.Out, "broken already: %s when the %s has stopped, in %s at the latest\n", target.Freed(), target.Role(), show.ExpiresIn(target.Holder))
+		fmt.Fprintf(g.Out, "already broken: %s when the %s has stopped, within %s\n", target.Freed(), target.Role(), show.ExpiresIn(target.Holder))
 		return nil
 	}
 	if err := c.confirm(g, target); err != nil {
@@ -118,15 +118,15 @@ func (c *breakCmd) choose(g *session.Globals, s *session.Session) (show.Holding,
 		for _, info := range infos {
 			kinds = append(kinds, "--kind "+info.Kind.String())
 		}
-		return show.Holding{}, tool.Usagef("%s is %s locks: choose with %s or --id", show.Plain(c.Name), show.InWords(len(infos)), strings.Join(kinds, ", "))
+		return show.Holding{}, tool.Usagef("there are %s locks named %s: choose one with %s or --id", show.InWords(len(infos)), show.Plain(c.Name), strings.Join(kinds, ", "))
 	case len(meant) == 1:
 		return meant[0], nil
 	case len(meant) > 1 && c.ID != nil:
 		listHoldings(g.Out, meant)
-		return show.Holding{}, tool.Usagef("several holders of %s have an id that begins with %s: give more of it", show.Plain(c.Name), show.Plain(*c.ID))
+		return show.Holding{}, tool.Usagef("several holders of %s have an id that begins with %s: give more characters", show.Plain(c.Name), show.Plain(*c.ID))
 	case len(meant) > 1:
 		listHoldings(g.Out, meant)
-		return show.Holding{}, tool.Usagef("%s has several holders: choose with --id", show.Plain(c.Name))
+		return show.Holding{}, tool.Usagef("%s has several holders: choose one with --id", show.Plain(c.Name))
 	}
 	return show.Holding{}, c.nobody(held)
 }
@@ -150,9 +150,9 @@ func (c *breakCmd) nobody(held []show.Holding) error {
 		name = c.Kind + " " + name
 	}
 	if len(ids) == 0 {
-		return tool.Exitf(tool.ExitConflict, "%s is free, there is nothing to break%s", name, show.NoPattern(c.Name))
+		return tool.Exitf(tool.ExitConflict, "%s is free: nothing to break%s", name, show.NoPattern(c.Name))
 	}
-	return tool.Exitf(tool.ExitConflict, "no holder of %s has an id that begins with %s, but there is %s: nothing was broken", name, show.Plain(*c.ID), strings.Join(ids, ", "))
+	return tool.Exitf(tool.ExitConflict, "no holder of %s has an id that begins with %s (ids: %s): nothing was broken", name, show.Plain(*c.ID), strings.Join(ids, ", "))
 }
 
 // listHoldings prints the holders to choose from.
@@ -174,7 +174,7 @@ func (c *breakCmd) confirm(g *session.Globals, h show.Holding) error {
 		return nil
 	}
 	if console.Terminal(g.Stdin) == nil {
-		return tool.Usagef("not on a terminal, so nobody to ask: use --force to break it")
+		return tool.Usagef("cannot ask for confirmation without a terminal; use --force to break it")
 	}
 	fmt.Fprintf(g.Stderr, "%s. [y/N] ", show.BreakQuestion(h, c.Now))
 	answer, err := bufio.NewReader(g.Stdin).ReadString('\n')
@@ -193,26 +193,26 @@ func (c *breakCmd) confirm(g *session.Globals, h show.Holding) error {
 func (c *breakCmd) outcome(g *session.Globals, s *session.Session, broken show.Holding) string {
 	switch {
 	case c.Now:
-		return fmt.Sprintf("broken: %s now; the %s is notified, and may still be at work", broken.Freed(), broken.Role())
+		return fmt.Sprintf("broken: %s now; the %s is notified, but may still be working", broken.Freed(), broken.Role())
 	case broken.Waits:
-		return "broken: the writer gives way, and queues again if it was still waiting"
+		return "broken: the writer gives way and, if it was still waiting, queues again"
 	}
 	ctx, cancel := g.Bounded()
 	defer cancel()
 	info, err := admin.New(s.Client).Inspect(ctx, broken.Kind, c.Name)
 	if err != nil {
-		return fmt.Sprintf("broken: %s when the %s has stopped, in %v at the latest", broken.Freed(), broken.Role(), broken.TTL)
+		return fmt.Sprintf("broken: %s when the %s has stopped, within %v", broken.Freed(), broken.Role(), broken.TTL)
 	}
 	for _, h := range show.Holdings(info) {
 		if h.ID == broken.ID {
-			return fmt.Sprintf("broken: %s when the %s has stopped, in %s at the latest", broken.Freed(), broken.Role(), show.ExpiresIn(h.Holder))
+			return fmt.Sprintf("broken: %s when the %s has stopped, within %s", broken.Freed(), broken.Role(), show.ExpiresIn(h.Holder))
 		}
 	}
 	if broken.Mode == admin.Shared {
 		return "broken: the reader has stopped and is out"
 	}
 	if broken.Kind == admin.KindSemaphore {
-		return "broken: the holder has stopped, its permit was freed"
+		return "broken: the holder has stopped; its permit was freed"
 	}
-	return fmt.Sprintf("broken: the %s has stopped, the lock was freed", broken.Role())
+	return fmt.Sprintf("broken: the %s has stopped; the lock was freed", broken.Role())
 }

@@ -96,7 +96,7 @@ func TestReplicasInDomain(t *testing.T) {
 	s := testutil.RunServer(t, testutil.WithConfig(func(o *server.Options) { o.JetStreamDomain = "hub" }))
 	code, out, errs := run(t, s, "--js-domain", "hub", "init", "-f")
 	require.Zero(t, code, errs)
-	require.Contains(t, out, "made bucket natslock, with one replica")
+	require.Contains(t, out, "created bucket natslock with one replica")
 	code, _, errs = run(t, s, "--js-domain", "hub", "--bucket", "other", "run", "--create", "x", "--", "true")
 	require.Zero(t, code, errs)
 	require.Contains(t, errs, "replicas 1")

@@ -69,19 +69,19 @@ type excess struct {
 func (c *checkCmd) Run(g *session.Globals) error {
 	switch {
 	case c.Partitions == "" && (c.Unowned != nil || c.Moving != nil):
-		return tool.Usagef("--unowned and --moving are limits of a group: name it with --partitions")
+		return tool.Usagef("--unowned and --moving are limits for a group: name it with --partitions")
 	case c.Partitions != "" && c.Pattern != ">":
-		return tool.Usagef("--partitions and a pattern exclude each other")
+		return tool.Usagef("--partitions and a pattern are mutually exclusive")
 	case c.Partitions == "" && c.Held <= 0 && c.Waits <= 0 && c.Late <= 0 && c.Queue == nil:
-		return tool.Usagef("no limit: give --held, --waits, --late, --queue or --partitions, and times above 0")
+		return tool.Usagef("no limit: give --held, --waits, --late, --queue or --partitions; times must be above 0")
 	case c.Held < 0 || c.Waits < 0 || c.Late < 0 || below0(c.Queue) || below0(c.Unowned) || below0(c.Moving):
-		return tool.Usagef("a limit below 0")
+		return tool.Usagef("limits must not be negative")
 	case c.ExitCode < 1 || c.ExitCode > 255:
-		return tool.Usagef("the exit code %d is not in 1 to 255", c.ExitCode)
+		return tool.Usagef("--exit-code %d: must be from 1 to 255", c.ExitCode)
 	}
 	if c.Partitions != "" {
 		if strings.ContainsAny(c.Partitions, "*>") {
-			return tool.Usagef("the group %q has a wildcard: --partitions takes the name of one group", c.Partitions)
+			return tool.Usagef("the group %q contains a wildcard: --partitions takes the name of one group", c.Partitions)
 		}
 		c.Pattern = c.Partitions + ".>"
 	}
@@ -171,19 +171,19 @@ func (c *checkCmd) judge(info admin.Info, both bool, now time.Time) (worst exces
 	}
 	waits := func(since time.Time, who string) {
 		if d := now.Sub(since); c.Waits > 0 && d > c.Waits {
-			note(float64(d)/float64(c.Waits), "has a wait of %s by %s, the limit is %v", show.Brief(d), who, c.Waits)
+			note(float64(d)/float64(c.Waits), "has kept %s waiting for %s (limit %v)", who, show.Brief(d), c.Waits)
 		}
 	}
 	for _, h := range show.Holdings(info) {
 		if d := mirror.Late(h.Holder, now); c.Late > 0 && d > c.Late {
-			note(float64(d)/float64(c.Late), "is renewed late by %s, %s after the last time, the limit is %v", h.Name(), show.Brief(now.Sub(h.Expires.Add(-h.TTL))), c.Late)
+			note(float64(d)/float64(c.Late), "is renewed late: %s last renewed it %s ago (limit %v)", h.Name(), show.Brief(now.Sub(h.Expires.Add(-h.TTL))), c.Late)
 		}
 		switch d := now.Sub(h.Since); {
 		case h.Idle || h.Overdue || !c.counts(h.Purpose):
 		case h.Waits:
 			waits(h.Since, h.Name())
 		case c.Held > 0 && d > c.Held:
-			note(float64(d)/float64(c.Held), "was held for %s by %s, the limit is %v", show.Brief(d), h.Name(), c.Held)
+			note(float64(d)/float64(c.Held), "has been held for %s by %s (limit %v)", show.Brief(d), h.Name(), c.Held)
 		}
 	}
 	waiting := 0
@@ -198,7 +198,7 @@ func (c *checkCmd) judge(info admin.Info, both bool, now time.Time) (worst exces
 		waits(w.Since, show.Plain(w.Owner))
 	}
 	if c.Queue != nil && waiting > *c.Queue {
-		note(float64(waiting)/max(float64(*c.Queue), 0.5), "has %s, the limit is %d", show.Count(waiting, "waiter"), *c.Queue)
+		note(float64(waiting)/max(float64(*c.Queue), 0.5), "has %s (limit %d)", show.Count(waiting, "waiter"), *c.Queue)
 	}
 	return worst, beyond
 }
@@ -227,7 +227,7 @@ func (c *checkCmd) judgeGroup(infos []admin.Info) (found []excess) {
 		}
 		if n := len(numbers); n > *limit {
 			e.by = float64(n) / max(float64(*limit), 0.5)
-			e.text = fmt.Sprintf("%s has %s %s (%s), the limit is %d", name, show.Count(n, "partition"), what, show.Ranges(numbers), *limit)
+			e.text = fmt.Sprintf("%s has %s %s (%s; limit %d)", name, show.Count(n, "partition"), what, show.Ranges(numbers), *limit)
 			found = append(found, e)
 		}
 	}

@@ -81,5 +81,5 @@ func TestCheckWorst(t *testing.T) {
 		Queue: []admin.Waiter{{Owner: "web-2", Host: "b", Since: now.Add(-30 * time.Second), Goroutines: 1}}}
 	e, beyond := (&checkCmd{Held: time.Minute, Waits: 10 * time.Second}).judge(info, false, now)
 	require.True(t, beyond)
-	require.Equal(t, "mutex x has a wait of 30s by web-2, the limit is 10s", e.text)
+	require.Equal(t, "mutex x has kept web-2 waiting for 30s (limit 10s)", e.text)
 }

@@ -34,10 +34,10 @@ func TestCheckPartitions(t *testing.T) {
 	}{
 		"within":             {[]string{"ingest", "--unowned", "6", "--moving", "1"}, 0, `^ok: 3 locks within the limits\n$`},
 		"a member":           {[]string{"ingest"}, 0, `^ok: 3 locks within the limits\n$`},
-		"unowned":            {[]string{"ingest", "--unowned", "5"}, 1, `^group ingest has 6 partitions without an owner \(2-7\), the limit is 5\n$`},
-		"in motion":          {[]string{"ingest", "--moving", "0", "-E", "2"}, 2, `^group ingest has 1 partition in motion \(1\), the limit is 0\n$`},
+		"unowned":            {[]string{"ingest", "--unowned", "5"}, 1, `^group ingest has 6 partitions without an owner \(2-7; limit 5\)\n$`},
+		"in motion":          {[]string{"ingest", "--moving", "0", "-E", "2"}, 2, `^group ingest has 1 partition in motion \(1; limit 0\)\n$`},
 		"both":               {[]string{"ingest", "--unowned", "0", "--moving", "0"}, 1, `^group ingest has 6 partitions .*; and 1 report more\n$`},
-		"in motion for long": {[]string{"ingest", "--waits", "1ns"}, 1, `^mutex ingest\.part\.1 has a wait of \S+ by .*, the limit is 1ns\n$`},
+		"in motion for long": {[]string{"ingest", "--waits", "1ns"}, 1, `^mutex ingest\.part\.1 has kept .* waiting for \S+ \(limit 1ns\)\n$`},
 		"JSON":               {[]string{"ingest", "--waits", "1ns", "--moving", "0", "--json"}, 1, `"name": "ingest\.part\.1"`},
 		"no member":          {[]string{"left", "--unowned", "9"}, 1, `^group left has no members\n$`},
 		"no group":           {[]string{"none"}, 1, `^group none has no members\n$`},
@@ -82,7 +82,7 @@ func TestNobodyKnows(t *testing.T) {
 
 	cluster.StopServer(1)
 	cluster.StopServer(2)
-	v.shows("no leader for", "Nobody gets a lock")
+	v.shows("no leader for", "No client can get a lock")
 	v.hides("no locks")
 	exit(69) // although a leader without a majority may still reply
 	cluster.Restart(1)
@@ -125,7 +125,7 @@ func TestLiveWithoutMajority(t *testing.T) {
 	cluster.StopServer(1)
 	cluster.StopServer(2)
 	for _, v := range []*screen{narrow, wide, one} {
-		text := v.shows("no leader for ", `Nobody gets a lock, and the list is as last read. See "lockctl doctor".`, "unknown")
+		text := v.shows("no leader for ", `No client can get a lock, and this list is as last read. See "lockctl doctor".`, "unknown")
 		require.NotContains(t, text, "no locks")
 		require.NotContains(t, text, "expired")
 	}

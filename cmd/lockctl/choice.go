@@ -21,11 +21,11 @@ type choice struct {
 func (c *choice) check() error {
 	switch {
 	case c.Read && c.Write:
-		return errors.New("--read and --write exclude each other")
+		return errors.New("--read and --write are mutually exclusive")
 	case c.Permits != nil && (c.Read || c.Write):
-		return errors.New("--permits and --read or --write exclude each other")
+		return errors.New("--permits cannot be combined with --read or --write")
 	case c.Permits != nil && (*c.Permits < 1 || *c.Permits > semaphore.MaxPermits):
-		return fmt.Errorf("--permits %d: not in 1 to %d", *c.Permits, semaphore.MaxPermits)
+		return fmt.Errorf("--permits %d: must be from 1 to %d", *c.Permits, semaphore.MaxPermits)
 	}
 	return nil
 }

@@ -72,10 +72,10 @@ func (c command) outcome(end supervise.Ending, start, release error) error {
 	case end.Lost != nil:
 		end.Code = tool.ExitLost
 	case errors.Is(release, natslock.ErrLost): // noticed only on release
-		c.Complain("%v; the command had ended, but may not have been alone", release)
+		c.Complain("%v; the command had finished, but may have overlapped with another holder", release)
 		end.Code = tool.ExitLost
 	case release != nil:
-		c.Complain("the lock was held to the end, but is free only when its TTL is over: %v", release)
+		c.Complain("the lock was held to the end, but will be free only when its TTL expires: %v", release)
 	}
 	if end.Code != 0 {
 		return &tool.Error{Code: end.Code}

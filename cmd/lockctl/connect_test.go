@@ -131,7 +131,7 @@ func TestDomain(t *testing.T) {
 	for _, args := range [][]string{{"--js-domain", "other"}, {"--js-api-prefix", "$JS.other.API"}, {"--context", wrong}} {
 		code, _, errs := run(t, s, append(args, "ls")...)
 		require.Equal(t, 69, code, "%q: %s", args, errs)
-		require.Contains(t, errs, "check the --js-domain or --js-api-prefix")
+		require.Contains(t, errs, "check --js-domain and --js-api-prefix")
 		require.Contains(t, errs, s.URL())
 	}
 }
@@ -304,7 +304,7 @@ func TestTokenIsNotShown(t *testing.T) {
 	s.Stop()
 	kit.Eventually(t, "an outage", func() bool { return strings.Contains(p.err.String(), "connection lost") })
 	s.Restart()
-	kit.Eventually(t, "the end of the outage", func() bool { return strings.Contains(p.err.String(), "connected again to "+s.URL()) })
+	kit.Eventually(t, "the end of the outage", func() bool { return strings.Contains(p.err.String(), "reconnected to "+s.URL()) })
 	require.NotContains(t, p.err.String(), "s3cret")
 }
 

@@ -53,7 +53,7 @@ if it did not lead. With --once the command's, 128 + N if signal N killed it, an
 // AfterApply validates what kong's tags cannot express.
 func (c *electCmd) AfterApply() error {
 	if c.KillAfter < 0 {
-		return fmt.Errorf("--kill-after %v: negative", c.KillAfter)
+		return fmt.Errorf("--kill-after %v: must not be negative", c.KillAfter)
 	}
 	return nil
 }
@@ -85,7 +85,7 @@ func (c *electCmd) Run(g *session.Globals) error {
 			return nil
 		}
 		w := supervise.New(g.Console, c.TTL, c.KillAfter)
-		g.Complain("leads %s with token %d", show.Plain(c.Name), t.Token())
+		g.Complain("leading %s with token %d", show.Plain(c.Name), t.Token())
 		end, err := w.Run(command.under(t, c.Name, w.TTL), t, signals, s)
 		if end.Stuck { // returning would resign
 			close(stuck)
@@ -97,7 +97,7 @@ func (c *electCmd) Run(g *session.Globals) error {
 			cancel(errEnough)
 			return nil
 		}
-		g.Complain("the command has ended with exit code %d; campaigning for %s again", end.Code, show.Plain(c.Name))
+		g.Complain("the command exited with code %d; campaigning for %s again", end.Code, show.Plain(c.Name))
 		stop = endBySignal(signals, cancel)
 		return nil
 	}

@@ -73,7 +73,7 @@ func TestElectKilled(t *testing.T) {
 	require.Equal(t, map[string]string{"value": "two"}, leads(t, s, uintString(uint64(next))).Meta)
 	second.signal(syscall.SIGTERM)
 	require.Equal(t, 7, second.wait(), "the code of its command")
-	require.Contains(t, second.err.String(), "leads x with token "+uintString(uint64(next)))
+	require.Contains(t, second.err.String(), "leading x with token "+uintString(uint64(next)))
 	require.Empty(t, locks(t, s, "info", "x"))
 }
 
@@ -127,12 +127,12 @@ func TestElectAgain(t *testing.T) {
 	contents(t, file("usr1"))
 	terms(t, file("2"), 1)
 	awaitQueue(t, s, "x", 1)
-	require.Contains(t, first.err.String(), "ended with exit code 3; campaigning for x again")
+	require.Contains(t, first.err.String(), "the command exited with code 3; campaigning for x again")
 
 	require.NoError(t, syscall.Kill(int(number(t, file("2.pid"))), syscall.SIGKILL))
 	require.Len(t, terms(t, file("1"), 2), 2)
 	awaitQueue(t, s, "x", 1)
-	require.Contains(t, second.err.String(), "ended with exit code 137; campaigning for x again")
+	require.Contains(t, second.err.String(), "the command exited with code 137; campaigning for x again")
 	first.signal(syscall.SIGKILL)
 	second.signal(syscall.SIGTERM)
 	require.Equal(t, 128+15, second.wait())

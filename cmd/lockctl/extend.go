@@ -48,7 +48,7 @@ func (c *extendCmd) Run(g *session.Globals) error {
 	}
 	s.End() // may take a while, so compute the validity afterwards
 	if lasts.Valid() <= 0 {
-		return tool.Exitf(tool.ExitLost, "lock %s was extended, and the time of that is over", show.Plain(c.Handle.Name()))
+		return tool.Exitf(tool.ExitLost, "lock %s was extended, but the extension has already expired", show.Plain(c.Handle.Name()))
 	}
 	return printHeld(g, c.Handle.Handle, lasts, inSeconds(lasts.Valid()), c.JSON)
 }

@@ -77,14 +77,14 @@ func (c *historyCmd) Run(g *session.Globals) error {
 	}
 	switch {
 	case errors.Is(err, kvstore.ErrNoHistory):
-		return tool.Exitf(tool.ExitConfig, "bucket %s has no history: make one with \"lockctl init --history 7d\"; it begins then", show.Plain(g.Bucket))
+		return tool.Exitf(tool.ExitConfig, "bucket %s has no history: create one with \"lockctl init --history 7d\", which records events from then on", show.Plain(g.Bucket))
 	case errors.Is(err, natslock.ErrPermission):
 		return tool.Exitf(tool.ExitPermission, "%w; see \"lockctl perms PATTERN --history\"", err)
 	case err != nil:
 		return err
 	}
 	if events == 0 {
-		g.Complain("nothing has happened to %s", show.Plain(c.Pattern))
+		g.Complain("no events for %s", show.Plain(c.Pattern))
 		show.CheckPattern(g.Console, c.Pattern)
 	}
 	return nil

@@ -165,10 +165,10 @@ func TestHistoryGap(t *testing.T) {
 	require.Equal(t, all[2].Time, all[3].Time)
 	require.Equal(t, all[4].Time, all[3].Until)
 	_, out, _ := run(t, s, "history", "-v", "x")
-	require.Regexp(t, `  gap       \d+ writes to the bucket missing until .*, of these locks or others\n`, out)
+	require.Regexp(t, `  gap       \d+ writes to the bucket missing until .*, for these locks or others\n`, out)
 	_, out, _ = run(t, s, "history", "x")
 	require.NotContains(t, out, "  gap  ")
-	require.Regexp(t, `\n\d+ writes to the bucket missing in 1 gap from .* to .*: of other locks, or of events that left no trace here; -v shows where\n$`, out)
+	require.Regexp(t, `\n\d+ writes to the bucket missing in 1 gap from .* to .*, for other locks or events that left no trace here; -v shows where\n$`, out)
 
 	// The records are too old.
 	cfg.MaxMsgs = 1

@@ -35,7 +35,7 @@ func (c *infoCmd) Run(g *session.Globals) error {
 	if len(infos) == 0 {
 		fmt.Fprintf(g.Out, "%s is free\n", show.Plain(c.Name))
 		if note := show.NoPattern(c.Name); note != "" {
-			g.Complain("no lock has the name %s%s", show.Plain(c.Name), note)
+			g.Complain("no lock is named %s%s", show.Plain(c.Name), note)
 		}
 		return nil
 	}
@@ -46,7 +46,7 @@ func (c *infoCmd) Run(g *session.Globals) error {
 		show.PrintInfo(g.Out, info)
 	}
 	if len(infos) > 1 {
-		fmt.Fprintln(g.Out, "\n"+show.Alarm.Sprint(show.InWords(len(infos))+" locks of one name: they do not exclude each other"))
+		fmt.Fprintln(g.Out, "\n"+show.Alarm.Sprint(show.InWords(len(infos))+" locks share this name: they do not exclude each other"))
 	}
 	return nil
 }

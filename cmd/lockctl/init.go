@@ -55,22 +55,22 @@ on. "nats stream rm HISTORY_natslock" ends it.
 Exit code: 0 if the bucket is as asked for, and
   1    nothing was changed: the answer was no, or another user has changed the bucket
   64   usage, or no terminal to ask on
-  78   the bucket is unfit, or not as asked for, and has to be re-created`
+  78   the bucket is unfit, or not as requested, and has to be re-created`
 }
 
 // AfterApply validates what kong's tags cannot express.
 func (c *initCmd) AfterApply() error {
 	switch {
 	case c.Replicas < 0 || c.Replicas > 5:
-		return fmt.Errorf("--replicas %d: 1, 3 or 5", c.Replicas)
+		return fmt.Errorf("--replicas %d: must be 1, 3 or 5", c.Replicas)
 	case c.MaxBytes < -1:
-		return fmt.Errorf("--max-bytes %d: a number of bytes, or -1 for no limit", c.MaxBytes)
+		return fmt.Errorf("--max-bytes %d: must be a number of bytes, or -1 for no limit", c.MaxBytes)
 	case c.History != 0 && c.History < time.Minute:
-		return fmt.Errorf("--history %v: at least a minute", c.History)
+		return fmt.Errorf("--history %v: must be at least a minute", c.History)
 	case c.HistorySize < 0 || c.HistorySize > 0 && c.History == 0:
-		return fmt.Errorf("--history-size %d: must be positive, and goes with --history", c.HistorySize)
+		return fmt.Errorf("--history-size %d: must be positive and combined with --history", c.HistorySize)
 	case c.History > 0 && c.Print:
-		return errors.New("--history and --print exclude each other")
+		return errors.New("--history and --print are mutually exclusive")
 	}
 	return nil
 }
@@ -121,7 +121,7 @@ func (c *initCmd) make(g *session.Globals, s *session.Session, cfg kvstore.Confi
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(g.Out, "bucket %s is not there; to make at %s:\n", g.Bucket, s.Where())
+	fmt.Fprintf(g.Out, "bucket %s does not exist; to create at %s:\n", g.Bucket, s.Where())
 	t := show.NewTable(g.Out)
 	row := func(setting string, value any) { t.AppendRow(table.Row{"  " + setting, value}) }
 	row("storage", strings.ToLower(sc.Storage.String()))
@@ -136,7 +136,7 @@ func (c *initCmd) make(g *session.Globals, s *session.Session, cfg kvstore.Confi
 	if name := s.NC.ConnectedClusterName(); name != "" && sc.Replicas == 1 {
 		fmt.Fprintln(g.Out, show.Alarm.Sprintf("one replica on cluster %s: locks stop when its server does; see --replicas", show.Plain(name)))
 	}
-	if err := c.confirm(g, "Make it?"); err != nil {
+	if err := c.confirm(g, "Create it?"); err != nil {
 		return err
 	}
 	ctx, cancel := g.Bounded()
@@ -158,9 +158,9 @@ func (c *initCmd) make(g *session.Globals, s *session.Session, cfg kvstore.Confi
 	case err != nil:
 		return s.NotDone(err)
 	case cfg.Replicas < sc.Replicas:
-		fmt.Fprintf(g.Out, "made bucket %s, with one replica: its server is not in a cluster\n", g.Bucket)
+		fmt.Fprintf(g.Out, "created bucket %s with one replica: its server is not in a cluster\n", g.Bucket)
 	default:
-		fmt.Fprintf(g.Out, "made bucket %s\n", g.Bucket)
+		fmt.Fprintf(g.Out, "created bucket %s\n", g.Bucket)
 	}
 	return nil
 }
@@ -190,7 +190,7 @@ func (c *initCmd) repair(g *session.Globals, s *session.Session, cfg kvstore.Con
 	if c.Storage != "" && cfg.Storage != info.Config.Storage {
 		unfit = true
 		left = append(left, kvstore.Finding{Level: kvstore.Unfit, Setting: "storage", Value: strings.ToLower(info.Config.Storage.String()),
-			Want: c.Storage, Why: "not as asked for", Remake: true})
+			Want: c.Storage, Why: "not as requested", Remake: true})
 	}
 	if len(changes) > 0 {
 		fmt.Fprintf(g.Out, "bucket %s at %s; to change:\n", g.Bucket, s.Where())
@@ -199,7 +199,7 @@ func (c *initCmd) repair(g *session.Globals, s *session.Session, cfg kvstore.Con
 	showLeft(g.Out, session.StreamOf(cfg), left)
 	switch {
 	case len(changes) == 0 && unfit:
-		return tool.Exitf(tool.ExitConfig, "bucket %s is not as it has to be, and no update can change that", g.Bucket)
+		return tool.Exitf(tool.ExitConfig, "bucket %s is not as required, and no update can change that", g.Bucket)
 	case len(changes) == 0:
 		fmt.Fprintf(g.Out, "bucket %s is as it should be: nothing to change\n", g.Bucket)
 		return nil
@@ -216,7 +216,7 @@ func (c *initCmd) repair(g *session.Globals, s *session.Session, cfg kvstore.Con
 	now, err := kvstore.Examine(cfg, info)
 	unfit = unfit || slices.ContainsFunc(now, func(f kvstore.Finding) bool { return f.Level == kvstore.Unfit })
 	if err == nil && unfit {
-		return tool.Exitf(tool.ExitConfig, "bucket %s is not as it has to be still; see \"lockctl doctor\"", g.Bucket)
+		return tool.Exitf(tool.ExitConfig, "bucket %s is still unfit for locks; see \"lockctl doctor\"", g.Bucket)
 	}
 	return err
 }
@@ -234,7 +234,7 @@ func showLeft(w io.Writer, stream string, left []kvstore.Finding) {
 	if len(left) == 0 {
 		return
 	}
-	fmt.Fprintln(w, "not to be changed by an update:")
+	fmt.Fprintln(w, "cannot be changed by an update:")
 	t := show.NewTable(w)
 	remake := false
 	for _, f := range left {
@@ -247,8 +247,8 @@ func showLeft(w io.Writer, stream string, left []kvstore.Finding) {
 	}
 	t.Render()
 	if remake {
-		fmt.Fprintf(w, "To make the bucket again, which ends every lock in it: stop its users,\n"+
-			"\"nats stream rm %s\", and \"lockctl init\".\n", stream)
+		fmt.Fprintf(w, "To re-create the bucket, which ends every lock in it: stop its users, run\n"+
+			"\"nats stream rm %s\" and then \"lockctl init\".\n", stream)
 	}
 }
 
@@ -265,7 +265,7 @@ func (c *initCmd) update(g *session.Globals, s *session.Session, stream string, 
 		return nil, err
 	}
 	if len(since) > 0 {
-		return nil, tool.Exitf(tool.ExitConflict, "another user has changed %s meanwhile: nothing was changed", since[0].setting)
+		return nil, tool.Exitf(tool.ExitConflict, "another user changed %s in the meantime: nothing was changed", since[0].setting)
 	}
 	body, err := json.Marshal(wanted)
 	if err != nil {
@@ -277,7 +277,7 @@ func (c *initCmd) update(g *session.Globals, s *session.Session, stream string, 
 		// stream.
 		if now, err := ask(ctx, s, "STREAM.INFO."+stream, nil); err == nil {
 			if left, err := difference(now.Raw, wanted); err == nil && len(left) == 0 {
-				g.Complain("a server has answered %q, and the bucket is changed all the same; see \"lockctl doctor\"", refusal.Description)
+				g.Complain("a server answered %q, but the bucket was changed; see \"lockctl doctor\"", refusal.Description)
 				return now, nil
 			}
 		}
@@ -312,7 +312,7 @@ func (c *initCmd) confirm(g *session.Globals, question string) error {
 		return nil
 	}
 	if console.Terminal(g.Stdin) == nil {
-		return tool.Usagef("not on a terminal, so nobody to ask: use --force to do it")
+		return tool.Usagef("cannot ask for confirmation without a terminal; use --force to proceed")
 	}
 	fmt.Fprintf(g.Stderr, "%s [y/N] ", question)
 	answer, err := bufio.NewReader(g.Stdin).ReadString('\n')

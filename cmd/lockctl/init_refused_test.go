@@ -32,6 +32,6 @@ func TestInitChangedAndRefused(t *testing.T) {
 	code, out, errs := run(t, s, "init", "-f", "--js-api-prefix", "proxy.API")
 	require.Zero(t, code, errs)
 	require.Contains(t, out, "changed 1 setting of bucket natslock\n")
-	require.Contains(t, errs, `a server has answered "insufficient storage resources available"`)
+	require.Contains(t, errs, `a server answered "insufficient storage resources available"`)
 	require.EqualValues(t, 1, bucketInfo(t, js).Config.MaxMsgsPerSubject)
 }

@@ -62,7 +62,7 @@ func TestInitAsks(t *testing.T) {
 	term.expect("nothing was changed")
 	term.expect("exit=1")
 	init("y", func() {})
-	term.expect("made bucket natslock")
+	term.expect("created bucket natslock")
 	term.expect("exit=0")
 
 	update := func(set func(*jetstream.StreamConfig)) {
@@ -73,7 +73,7 @@ func TestInitAsks(t *testing.T) {
 	}
 	update(func(c *jetstream.StreamConfig) { c.AllowDirect = false })
 	init("yes", func() { update(func(c *jetstream.StreamConfig) { c.Description = "other" }) })
-	term.expect("another user has changed description")
+	term.expect("another user changed description")
 	term.expect("exit=1")
 	require.False(t, bucketInfo(t, js).Config.AllowDirect)
 	init("yes", func() {})

@@ -32,9 +32,9 @@ func (c *initCmd) history(g *session.Globals, s *session.Session, cfg kvstore.Co
 	case !errors.Is(err, jetstream.ErrStreamNotFound):
 		return s.NotDone(err)
 	}
-	fmt.Fprintf(g.Out, "to make a history of bucket %s: stream %s, for %s and at most %d bytes, num_replicas %d\n",
+	fmt.Fprintf(g.Out, "to create a history of bucket %s: stream %s, for %s and at most %d bytes, num_replicas %d\n",
 		g.Bucket, wanted.Name, show.Brief(c.History), wanted.MaxBytes, wanted.Replicas)
-	if err := c.confirm(g, "Make it?"); err != nil {
+	if err := c.confirm(g, "Create it?"); err != nil {
 		return err
 	}
 	// Start a new timeout, because the user may have taken a long time to answer. On a cluster
@@ -48,7 +48,7 @@ func (c *initCmd) history(g *session.Globals, s *session.Session, cfg kvstore.Co
 	if _, err := s.JS.CreateStream(ctx, kvstore.HistoryStream(&bucket.StreamInfo, c.History, c.HistorySize)); err != nil {
 		return s.NotDone(err)
 	}
-	fmt.Fprintf(g.Out, "made the history of bucket %s\n", g.Bucket)
+	fmt.Fprintf(g.Out, "created the history of bucket %s\n", g.Bucket)
 	return nil
 }
 

@@ -231,7 +231,7 @@ func TestRunWaitsOnTerminal(t *testing.T) {
 	awaitQueue(t, s, "x", 1)
 	v := display(t, s, nil, "run", "x", "--", "echo", "inside")
 	v.resize(160, 24) // the name of this machine may be long
-	holder := fmt.Sprintf(":%d sh has had it for ", p.cmd.Process.Pid)
+	holder := fmt.Sprintf(":%d sh has held it for ", p.cmd.Process.Pid)
 	text := v.shows("lockctl: waiting for lock x, place 2 of 2: ", holder)
 	v.until("a later time", func(now string) bool { return now != text && strings.Contains(now, holder) })
 	first.signal(syscall.SIGTERM)

@@ -18,11 +18,11 @@ func (c *runCmd) checkKeep() error {
 	case c.Keep == nil:
 		return nil
 	case *c.Keep < time.Second || *c.Keep > maxKeep:
-		return fmt.Errorf("--keep %v: not in 1s to %.0fh", *c.Keep, maxKeep.Hours())
+		return fmt.Errorf("--keep %v: must be from 1s to %.0fh", *c.Keep, maxKeep.Hours())
 	case c.Read || c.Write || c.Permits != nil:
-		return errors.New("--keep is for a mutex, without --read, --write and --permits")
+		return errors.New("--keep takes a mutex: it cannot be combined with --read, --write or --permits")
 	case c.Wait != nil && !c.once():
-		return errors.New("--keep and --wait exclude each other: it does not wait")
+		return errors.New("--keep and --wait are mutually exclusive: --keep does not wait")
 	}
 	c.Nonblock = true
 	return nil
@@ -67,7 +67,7 @@ func (j *job) end(done bool) error {
 		j.result <- nil
 		err := <-j.ended
 		if err != nil && !errors.Is(err, natslock.ErrLost) {
-			return fmt.Errorf("the command has ended with 0, but the server has not confirmed that the job is done: it may run again: %w", err)
+			return fmt.Errorf("the command exited with 0, but the server has not confirmed that the job is done; it may run again: %w", err)
 		}
 		return err
 	}

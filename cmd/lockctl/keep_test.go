@@ -81,13 +81,13 @@ func TestRunKeepUsage(t *testing.T) {
 		says string
 		args []string
 	}{
-		{"--keep 0s: not in 1s to 8760h", []string{"--keep", "0"}},
-		{"--keep 500ms: not in", []string{"--keep", "500ms"}},
-		{"--keep 8761h0m0s: not in", []string{"--keep", "8761h"}},
-		{"--keep is for a mutex", []string{"--keep", "1h", "--read"}},
-		{"--keep is for a mutex", []string{"--keep", "1h", "--write"}},
-		{"--keep is for a mutex", []string{"--keep", "1h", "--permits", "2"}},
-		{"--keep and --wait exclude each other", []string{"--keep", "1h", "-w", "5"}},
+		{"--keep 0s: must be from 1s to 8760h", []string{"--keep", "0"}},
+		{"--keep 500ms: must be from 1s", []string{"--keep", "500ms"}},
+		{"--keep 8761h0m0s: must be from 1s", []string{"--keep", "8761h"}},
+		{"--keep takes a mutex: it cannot be combined with --read, --write or --permits", []string{"--keep", "1h", "--read"}},
+		{"--keep takes a mutex: it cannot be combined with --read, --write or --permits", []string{"--keep", "1h", "--write"}},
+		{"--keep takes a mutex: it cannot be combined with --read, --write or --permits", []string{"--keep", "1h", "--permits", "2"}},
+		{"--keep and --wait are mutually exclusive", []string{"--keep", "1h", "-w", "5"}},
 	} {
 		code, _, errs := run(t, nil, append(append([]string{"run"}, c.args...), "x", "--", "true")...)
 		require.Equal(t, 64, code, errs)

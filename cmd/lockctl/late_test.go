@@ -41,7 +41,7 @@ func TestLateRenewal(t *testing.T) {
 		code, out, errs := run(t, s, "check", "--late", "1500ms")
 		require.Contains(t, []int{0, 1}, code, errs)
 		if code == 1 {
-			require.Regexp(t, `^mutex x is renewed late by \S+, ([6-9]\.\d|1\d)s after the last time, the limit is 1.5s\n$`, out)
+			require.Regexp(t, `^mutex x is renewed late: \S+ last renewed it ([6-9]\.\d|1\d)s ago \(limit 1.5s\)\n$`, out)
 		}
 		return code
 	}
@@ -55,7 +55,7 @@ func TestLateRenewal(t *testing.T) {
 	require.Zero(t, check())
 	require.Equal(t, []string{"gap", "granted", "late"}, kinds(remembers(t, s, "x")))
 	_, out, _ := run(t, s, "history", "x")
-	require.Regexp(t, `  late      mutex +x  \S+:\d+  token \d{16}  1\ds after the last time, TTL 15s  held 1\ds\n$`, out)
+	require.Regexp(t, `  late      mutex +x  \S+:\d+  token \d{16}  1\ds after the last renewal, TTL 15s  held 1\ds\n$`, out)
 	require.NoError(t, l.Unlock(t.Context()))
 	require.NoError(t, c.Close(t.Context()))
 }

@@ -71,7 +71,7 @@ func (c *lsCmd) Run(g *session.Globals) error {
 	}
 	t.Render()
 	if len(both) > 0 {
-		g.Complain("%s of several kinds: locks of one name and different kinds do not exclude each other", show.Count(len(both), "name"))
+		g.Complain("%s used by locks of different kinds, which do not exclude each other", show.Count(len(both), "name"))
 	}
 	return nil
 }

@@ -138,7 +138,7 @@ func ofArgument(err error) error {
 		return err
 	}
 	if _, text, ok := strings.Cut(why, natslock.ErrInvalid.Error()+": "); ok {
-		why = text + ": a handle is the word that \"lockctl acquire\" has printed, and begins with natslock-script-"
+		why = text + ": a handle is the word that \"lockctl acquire\" prints; it begins with natslock-script-"
 	}
 	return errors.New(why)
 }

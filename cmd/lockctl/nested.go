@@ -68,7 +68,7 @@ func (n nesting) refuse(info admin.Info) error {
 			mine = append(mine, h)
 		}
 	}
-	const advice = "It would wait for itself: run it without lockctl, or take another lock"
+	const advice = "waiting here would deadlock: run this command without lockctl, or take another lock"
 	switch name := show.Plain(info.Name); {
 	case len(mine) == 0:
 	case info.Kind == admin.KindSemaphore:
@@ -86,16 +86,16 @@ func (n nesting) refuse(info admin.Info) error {
 				}
 			}
 			if mineOf >= of {
-				return tool.Usagef("semaphore %s has %s, held for the commands that this one is a part of. %s", name, show.Count(of, "permit"), advice)
+				return tool.Usagef("semaphore %s has %s, already held by enclosing commands; %s", name, show.Count(of, "permit"), advice)
 			}
 		}
 	case n.shared && mine[0].Mode == admin.Shared:
 		writes := func(w admin.Waiter) bool { return w.Mode == admin.Exclusive && !w.Overdue }
 		if info.Holder != nil && !info.Holder.Overdue && info.Holder.Broken == nil || slices.ContainsFunc(info.Queue, writes) {
-			return tool.Usagef("lock %s is held for reading for the command that this one is a part of (LOCK_TOKEN=%d), and a writer waits for the end of that. %s", name, mine[0].Token, advice)
+			return tool.Usagef("lock %s is already read-locked by an enclosing command (LOCK_TOKEN=%d), and a writer is waiting for it; %s", name, mine[0].Token, advice)
 		}
 	default:
-		return tool.Usagef("lock %s is held for the command that this one is a part of (LOCK_TOKEN=%d). %s", name, mine[0].Token, advice)
+		return tool.Usagef("lock %s is already held by an enclosing command (LOCK_TOKEN=%d); %s", name, mine[0].Token, advice)
 	}
 	return nil
 }

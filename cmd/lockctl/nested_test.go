@@ -54,9 +54,9 @@ func TestNestingRefuse(t *testing.T) {
 		"read in write":               {nesting{around: []uint64{1}, shared: true}, admin.Info{Kind: admin.KindRW, Holder: holder(1)}, "LOCK_TOKEN=1"},
 		"write in read":               {nesting{around: []uint64{1}}, readers, "LOCK_TOKEN=1"},
 		"read in read":                {nesting{around: []uint64{1}, shared: true}, readers, ""},
-		"read in read, a gate":        {nesting{around: []uint64{1}, shared: true}, gated, "a writer waits"},
+		"read in read, a gate":        {nesting{around: []uint64{1}, shared: true}, gated, "a writer is waiting for it"},
 		"read in read, an old gate":   {nesting{around: []uint64{1}, shared: true}, left, ""},
-		"read in read, a writer":      {nesting{around: []uint64{1}, shared: true}, queued(readers, admin.Waiter{Mode: admin.Exclusive}), "a writer waits"},
+		"read in read, a writer":      {nesting{around: []uint64{1}, shared: true}, queued(readers, admin.Waiter{Mode: admin.Exclusive}), "a writer is waiting for it"},
 		"read in read, a reader":      {nesting{around: []uint64{1}, shared: true}, queued(readers, admin.Waiter{Mode: admin.Shared}), ""},
 		"read in read, a dead one":    {nesting{around: []uint64{1}, shared: true}, queued(readers, admin.Waiter{Mode: admin.Exclusive, Overdue: true}), ""},
 		"read beside others":          {nesting{around: []uint64{2}, shared: true}, gated, ""},
@@ -140,7 +140,7 @@ func TestNestingReads(t *testing.T) {
 		}
 	}
 	_, err = n.reads(clients[1], inside.TryRLock, never)(t.Context(), "x")
-	require.ErrorContains(t, err, "a writer waits for the end of that")
+	require.ErrorContains(t, err, "a writer is waiting for it")
 	cancel()
 	require.ErrorIs(t, <-ended, context.Canceled)
 	require.NoError(t, around.Unlock(t.Context()))

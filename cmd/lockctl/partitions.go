@@ -89,7 +89,7 @@ func (c *partitionsCmd) nobody() string {
 	if c.Group == "" {
 		return "no groups"
 	}
-	return "nobody is in the group " + show.Plain(c.Group) + show.NoPattern(c.Group)
+	return "no members in the group " + show.Plain(c.Group) + show.NoPattern(c.Group)
 }
 
 // find reads the group named on the command line, or all groups if none was named.
@@ -170,7 +170,7 @@ func (c *partitionsCmd) printGroup(w io.Writer, g show.Group) {
 	fmt.Fprintf(w, "%s: %s, %s, %s unowned, %d in motion\n\n", show.Plain(g.Group), show.Count(g.Count, "partition"), show.Count(len(g.Members), "member"), alarming(unowned), moving)
 	c.members(w, g)
 	for _, m := range g.Refused {
-		fmt.Fprintln(w, show.Alarm.Sprint(show.Plain(m.ID)+" wants to share another number of partitions, and leaves")+": "+show.Who(m.Owner, m.Host, m.PID))
+		fmt.Fprintln(w, show.Alarm.Sprint(show.Plain(m.ID)+" is configured for a different number of partitions and is leaving")+": "+show.Who(m.Owner, m.Host, m.PID))
 	}
 	switch {
 	case c.Wide && g.Count > 0:
@@ -338,7 +338,7 @@ func (c *partitionsCmd) watch(g *session.Globals) error {
 	pattern, prefix := ">", ""
 	if c.Group != "" {
 		if strings.ContainsAny(c.Group, "*>") {
-			return tool.Usagef("the group %q has a wildcard: name one group", c.Group)
+			return tool.Usagef("the group %q contains a wildcard: name one group", c.Group)
 		}
 		pattern, prefix = c.Group+".>", c.Group+"."
 	}
@@ -547,7 +547,7 @@ func (o *outage) goesOn(g *session.Globals, trouble string) bool {
 		g.Complain("%s; trying again", trouble)
 	}
 	if trouble == "" && o.trouble != "" {
-		g.Complain("connected again")
+		g.Complain("reconnected")
 	}
 	o.trouble = trouble
 	return trouble != ""

@@ -73,9 +73,9 @@ func (c *permsCmd) Run(g *session.Globals) error {
 	role, pattern := roles[c.Role], ">"
 	switch {
 	case c.Pattern == nil && role == admin.RoleUser:
-		return tool.Usagef("name the locks of the user by a pattern; all names are \">\"")
+		return tool.Usagef("give a pattern for the names of the user's locks; \">\" matches all names")
 	case c.Pattern != nil && *c.Pattern == "": // an unset variable, which must not mean all names
-		return tool.Usagef("the pattern is empty; all names are \">\"")
+		return tool.Usagef("the pattern is empty; \">\" matches all names")
 	case c.Pattern != nil:
 		pattern = *c.Pattern
 	}
@@ -91,9 +91,9 @@ func (c *permsCmd) Run(g *session.Globals) error {
 		return show.WriteJSON(g.Out, permsJSON{c.Role, show.Name(pattern), g.Bucket, permissionsJSON(set.Publish), permissionsJSON(set.Subscribe)})
 	}
 	fmt.Fprintf(g.Out, "# %s of the locks %s in bucket %s\n", c.Role, strconv.Quote(pattern), g.Bucket)
-	fmt.Fprint(g.Out, "# Within one account a user that may send any request can have the answer stored\n"+
-		"# under a foreign key, by naming it as the reply. Users that do not trust each other\n"+
-		"# need accounts of their own.\n")
+	fmt.Fprint(g.Out, "# Within an account, a user that may send any request can have the answer stored under\n"+
+		"# another user's key, by naming that as the reply subject. Users that do not trust each\n"+
+		"# other need separate accounts.\n")
 	fmt.Fprint(g.Out, set)
 	return nil
 }

@@ -82,9 +82,9 @@ Exit code: the command's, 128 + N if signal N killed it or ended the waiting, an
 func (c *runCmd) AfterApply() error {
 	switch {
 	case c.KillAfter < 0:
-		return fmt.Errorf("--kill-after %v: negative", c.KillAfter)
+		return fmt.Errorf("--kill-after %v: must not be negative", c.KillAfter)
 	case c.Shell != nil && len(c.Command) > 0:
-		return errors.New("-c and a command exclude each other")
+		return errors.New("-c and a command are mutually exclusive")
 	}
 	return cmp.Or(c.choice.check(), c.taking.check(), c.checkKeep())
 }

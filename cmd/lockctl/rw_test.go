@@ -122,11 +122,11 @@ func TestBreakReader(t *testing.T) {
 		says string
 		args []string
 	}{
-		{64, "several holders: choose with --id", nil},
+		{64, "several holders: choose one with --id", nil},
 		{64, "several holders", []string{"--kind", "rw"}},
 		{64, "id is empty", []string{"--id", ""}},
 		{1, "mutex x is free", []string{"--id", first.ID, "--kind", "mutex"}},
-		{64, "not mutex, rw or semaphore", []string{"--kind", "rwlock"}},
+		{64, "must be mutex, rw or semaphore", []string{"--kind", "rwlock"}},
 		{1, "no holder of x has an id that begins with none", []string{"--id", "none"}},
 		{1, "no holder of x", []string{"--id", gate.ID + "A"}},
 		{1, "mutex x is free", []string{"--kind", "mutex"}},

@@ -56,7 +56,7 @@ func TestSemaphore(t *testing.T) {
 
 	code, _, errs = run(t, s, "break", "-f", "x")
 	require.Equal(t, 64, code)
-	require.Contains(t, errs, "several holders: choose with --id")
+	require.Contains(t, errs, "several holders: choose one with --id")
 	code, out, errs = run(t, s, "break", "-f", "--kind", "semaphore", "--id", l.Permits[1].ID, "x")
 	require.Zero(t, code, errs)
 	require.Contains(t, out, "semaphore x")

@@ -34,7 +34,7 @@ Exit code: 0 when a signal ended it, 69 when the port or the directory is taken.
 // AfterApply validates what kong's tags cannot express.
 func (c *serverCmd) AfterApply() error {
 	if c.Port < 0 || c.Port > 65535 {
-		return fmt.Errorf("--port %d: not in 0 to 65535", c.Port)
+		return fmt.Errorf("--port %d: must be from 0 to 65535", c.Port)
 	}
 	return nil
 }

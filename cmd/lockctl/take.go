@@ -30,11 +30,11 @@ type taking struct {
 func (c *taking) check() error {
 	switch {
 	case c.Nonblock && c.Wait != nil:
-		return errors.New("--nonblock and --wait exclude each other")
+		return errors.New("--nonblock and --wait are mutually exclusive")
 	case c.Wait != nil && *c.Wait < 0:
-		return fmt.Errorf("--wait %v: negative", *c.Wait)
+		return fmt.Errorf("--wait %v: must not be negative", *c.Wait)
 	case c.ConflictExitCode < 0 || c.ConflictExitCode > 255:
-		return fmt.Errorf("--conflict-exit-code %d: not in 0 to 255", c.ConflictExitCode)
+		return fmt.Errorf("--conflict-exit-code %d: must be from 0 to 255", c.ConflictExitCode)
 	}
 	return nil
 }

@@ -211,7 +211,7 @@ func TestTopBreakNow(t *testing.T) {
 	require.Len(t, l.Queue, 1)
 	v.shows("(broken) ")
 	v.press("b")
-	v.shows("broken already")
+	v.shows("already broken: ")
 	v.press("B")
 	v.shows("Break it NOW?")
 	v.press("y")

@@ -76,18 +76,18 @@ func waitText(info admin.Info, err error) (blocked, place string) {
 	}
 	held := show.Holdings(info)
 	if len(held) > 1 && held[0].Waits && self(held[0].Host, held[0].PID) {
-		return "it is next, and waits for " + show.Count(len(held)-1, "reader") + " to leave", ""
+		return "next in line, waiting for " + show.Count(len(held)-1, "reader") + " to leave", ""
 	}
 	switch {
 	case len(held) == 0:
-		blocked = "it is free, and the waiters before this one have not taken it"
+		blocked = "it is free, but the waiters ahead of this one have not taken it yet"
 	case len(held) == 1:
-		blocked = fmt.Sprintf("%s has had it for %s", held[0].Name(), show.Brief(time.Since(held[0].Since)))
+		blocked = fmt.Sprintf("%s has held it for %s", held[0].Name(), show.Brief(time.Since(held[0].Since)))
 	default:
-		blocked = fmt.Sprintf("%s and %d more have it", held[0].Name(), len(held)-1)
+		blocked = fmt.Sprintf("%s and %d more hold it", held[0].Name(), len(held)-1)
 	}
 	if n == 0 {
-		return blocked + "; the bucket has not stored a place in the queue for this one, \"lockctl doctor\" finds out why", ""
+		return blocked + "; this client has no place in the queue; run \"lockctl doctor\" to find out why", ""
 	}
 	return blocked, fmt.Sprintf("place %d of %d", n, all)
 }

@@ -35,15 +35,15 @@ func TestWaitText(t *testing.T) {
 			info           admin.Info
 			blocked, place string
 		}{
-			"first":        {admin.Info{Kind: admin.KindMutex, Holder: &a, Queue: []admin.Waiter{me, other}}, " has had it for 1m30s", "place 1 of 3"},
-			"behind":       {admin.Info{Kind: admin.KindMutex, Holder: &a, Queue: []admin.Waiter{other, me}}, " has had it for 1m30s", "place 3 of 3"},
-			"readers":      {admin.Info{Kind: admin.KindRW, Readers: []admin.Holder{a, b}, Queue: []admin.Waiter{me}}, " and 1 more have it", "place 1 of 1"},
-			"permits":      {admin.Info{Kind: admin.KindSemaphore, Permits: []admin.Holder{a, b}, Queue: []admin.Waiter{me}}, " and 1 more have it", "place 1 of 1"},
-			"free":         {admin.Info{Kind: admin.KindMutex, Queue: []admin.Waiter{other, me}}, "it is free, and the waiters before this one have not taken it", "place 3 of 3"},
-			"next":         {admin.Info{Kind: admin.KindRW, Holder: &gate, Readers: []admin.Holder{a}}, "it is next, and waits for 1 reader to leave", ""},
-			"another next": {admin.Info{Kind: admin.KindRW, Holder: &a, Readers: []admin.Holder{b}, Queue: []admin.Waiter{me}}, " and 1 more have it", "place 1 of 1"},
+			"first":        {admin.Info{Kind: admin.KindMutex, Holder: &a, Queue: []admin.Waiter{me, other}}, " has held it for 1m30s", "place 1 of 3"},
+			"behind":       {admin.Info{Kind: admin.KindMutex, Holder: &a, Queue: []admin.Waiter{other, me}}, " has held it for 1m30s", "place 3 of 3"},
+			"readers":      {admin.Info{Kind: admin.KindRW, Readers: []admin.Holder{a, b}, Queue: []admin.Waiter{me}}, " and 1 more hold it", "place 1 of 1"},
+			"permits":      {admin.Info{Kind: admin.KindSemaphore, Permits: []admin.Holder{a, b}, Queue: []admin.Waiter{me}}, " and 1 more hold it", "place 1 of 1"},
+			"free":         {admin.Info{Kind: admin.KindMutex, Queue: []admin.Waiter{other, me}}, "it is free, but the waiters ahead of this one have not taken it yet", "place 3 of 3"},
+			"next":         {admin.Info{Kind: admin.KindRW, Holder: &gate, Readers: []admin.Holder{a}}, "next in line, waiting for 1 reader to leave", ""},
+			"another next": {admin.Info{Kind: admin.KindRW, Holder: &a, Readers: []admin.Holder{b}, Queue: []admin.Waiter{me}}, " and 1 more hold it", "place 1 of 1"},
 			"a full bucket": {admin.Info{Kind: admin.KindMutex, Holder: &a, Queue: []admin.Waiter{other}},
-				`; the bucket has not stored a place in the queue for this one, "lockctl doctor" finds out why`, ""},
+				`; this client has no place in the queue; run "lockctl doctor" to find out why`, ""},
 		} {
 			blocked, place := waitText(c.info, nil)
 			require.True(t, strings.HasSuffix(blocked, c.blocked), "%s: %s", name, blocked)
@@ -81,7 +81,7 @@ func TestNoticed(t *testing.T) {
 		stop = begin()
 		time.Sleep(5 * waitNotice)
 		stop()
-		require.Regexp(t, fmt.Sprintf(`^lockctl: waiting for lock x: web-1 on \S+:%d has had it for 2\.0s; place 1 of 1 in the queue\n$`, os.Getpid()), said.String())
+		require.Regexp(t, fmt.Sprintf(`^lockctl: waiting for lock x: web-1 on \S+:%d has held it for 2\.0s; place 1 of 1 in the queue\n$`, os.Getpid()), said.String())
 		end()
 		<-ended
 		require.NoError(t, l.Unlock(t.Context()))

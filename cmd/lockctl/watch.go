@@ -140,7 +140,7 @@ func (p *watchPrinter) watching(ev admin.Event) {
 }
 
 func (p *watchPrinter) disconnected() {
-	p.con.Complain("lost the connection to %s, waiting for it", p.url)
+	p.con.Complain("lost the connection to %s; waiting for it to come back", p.url)
 }
 
 func (p *watchPrinter) absent(why error) {
@@ -149,7 +149,7 @@ func (p *watchPrinter) absent(why error) {
 	text := why.Error()
 	p.remade = p.remade || errors.Is(why, kvstore.ErrNotFound) || errors.Is(why, kvstore.ErrRemade)
 	if errors.Is(why, kvstore.ErrNotFound) {
-		text = "there is no such bucket"
+		text = "the bucket does not exist"
 	}
 	if text != p.missing {
 		p.missing = text

@@ -156,7 +156,7 @@ func TestWatchWithoutBucket(t *testing.T) {
 	w := watch(t, s, "--json")
 	js := jetStream(t, s)
 	require.NoError(t, js.DeleteStream(t.Context(), "KV_natslock"))
-	said(t, w, "there is no such bucket; waiting for it")
+	said(t, w, "the bucket does not exist; waiting for it")
 	withBucket(t, s)
 	kit.Eventually(t, "another watch", func() bool { return strings.Count(w.err.String(), "watching >") == 2 })
 	p, _ := hold(t, s, "x")

@@ -90,7 +90,7 @@ func (d *demo) hire() (err error) {
 	if d.boss, err = d.g.Open(natslock.WithOwner("operator"), natslock.WithLogger(slog.New(slog.DiscardHandler))); err != nil {
 		return err
 	}
-	d.say("bucket", "%q made: leases of %v, renewed every %s; tokens are above those of any bucket before", d.g.Bucket, d.ttl, show.Brief(d.ttl/3))
+	d.say("bucket", "created %q: leases of %v, renewed every %s; tokens exceed those of any earlier bucket", d.g.Bucket, d.ttl, show.Brief(d.ttl/3))
 	for _, name := range demoWorkers {
 		s, err := d.g.Open(natslock.WithOwner(name), natslock.WithTTL(d.ttl), natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
 		if err != nil {
@@ -205,7 +205,7 @@ func (d *demo) crash(ctx context.Context) error {
 	if err := v.renewed(); err != nil {
 		return err
 	}
-	d.say("victim", "has renewed its lease; %d wait", len(d.workers))
+	d.say("victim", "has renewed its lease; %d waiting", len(d.workers))
 	at, err := v.kill()
 	if err != nil {
 		return err
@@ -241,7 +241,7 @@ func (d *demo) breaking(ctx context.Context) error {
 	}
 	notified := time.Since(at)
 	d.say("operator", "broke the lock of %s, reason \"it hangs\"", slow.name)
-	d.say(slow.name, "is notified %s after that, and cannot renew; it needs 300ms to stop", show.Brief(notified))
+	d.say(slow.name, "is notified %s later and cannot renew; it needs 300ms to stop", show.Brief(notified))
 	time.Sleep(300 * time.Millisecond) // the holder stops its work
 	h.leave()
 	if err := l.Unlock(ctx); !errors.Is(err, natslock.ErrBroken) {
@@ -271,7 +271,7 @@ func (s *stage) summary(ttl time.Duration) error {
 	}
 	fmt.Fprintf(s.out, "  fail-over: %s after the kill, with a TTL of %v\n", show.Brief(s.failover), ttl)
 	if s.falls > 0 || s.overlaps > 0 || s.counter != s.counted {
-		return tool.Exitf(tool.ExitConflict, "the lock did not exclude")
+		return tool.Exitf(tool.ExitConflict, "the lock did not work: see the summary")
 	}
 	return nil
 }

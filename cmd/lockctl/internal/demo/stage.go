@@ -92,7 +92,7 @@ func (s *stage) enter(name string, token uint64, asked time.Time) *visit {
 	}
 	if token <= s.token {
 		s.falls++
-		v.note += show.Alarm.Sprint(", which is not greater than the token before")
+		v.note += show.Alarm.Sprint(", which is not greater than the previous token")
 	}
 	s.token = max(s.token, token)
 	if before := s.last; before != nil {
@@ -114,7 +114,7 @@ func (s *stage) enter(name string, token uint64, asked time.Time) *visit {
 func (v *visit) granted(queued int) {
 	v.s.mu.Lock()
 	defer v.s.mu.Unlock()
-	v.s.lineLocked(v.at, v.name, "gets it, token %d%s, %d waiting", v.token, v.note, queued)
+	v.s.lineLocked(v.at, v.name, "gets the lock, token %d%s, %d waiting", v.token, v.note, queued)
 }
 
 // leave records that a worker is about to unlock.

@@ -88,7 +88,7 @@ func (d *demo) startVictim() (*victim, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	d.say("victim", "is a process of its own, pid %d", cmd.Process.Pid)
+	d.say("victim", "runs as a separate process, pid %d", cmd.Process.Pid)
 	return &victim{cmd: cmd, stdin: stdin, lines: bufio.NewScanner(stdout)}, nil
 }
 

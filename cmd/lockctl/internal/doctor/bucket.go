@@ -21,13 +21,13 @@ func (d *doctor) bucket() bool {
 	info, err := d.s.Bucket(d.g, d.cfg)
 	switch {
 	case errors.Is(err, kvstore.ErrNotFound):
-		d.fail("bucket", tool.Exitf(tool.ExitConfig, "there is no bucket %s at %s", d.g.Bucket, d.s.Where()), "make it with \"lockctl init\", or name another with --bucket, --js-domain or --context")
+		d.fail("bucket", tool.Exitf(tool.ExitConfig, "there is no bucket %s at %s", d.g.Bucket, d.s.Where()), "create it with \"lockctl init\", or name another with --bucket, --js-domain or --context")
 		return false
 	case errors.Is(err, kvstore.ErrNoStream):
 		d.leaderless(err)
 		return false
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, kvstore.ErrUnavailable) && !errors.Is(err, kvstore.ErrPermission):
-		d.fail("bucket", err, "no server answered for the bucket: start the missing servers of the bucket's replicas, or grant what lockctl perms PATTERN shows")
+		d.fail("bucket", err, "no server answered for the bucket: start the servers that are missing from its replicas, or grant what lockctl perms PATTERN shows")
 		return false
 	case err != nil:
 		d.fail("bucket", err, "lockctl perms PATTERN shows what the user needs")
@@ -38,7 +38,7 @@ func (d *doctor) bucket() bool {
 	if info.Domain != "" {
 		where = ", domain " + info.Domain
 	}
-	d.ok("bucket", "%s, made %s, %s of %s storage%s", info.Config.Name, show.Clock(info.Created),
+	d.ok("bucket", "%s, created %s, %s of %s storage%s", info.Config.Name, show.Clock(info.Created),
 		show.Count(info.Config.Replicas, "replica"), strings.ToLower(info.Config.Storage.String()), where)
 	return true
 }
@@ -89,7 +89,7 @@ func (d *doctor) mirrors() {
 	case err != nil:
 		d.unseen("mirrors", err, "the account's streams cannot be listed")
 	case len(found) > 0:
-		d.add("mirrors", checkWarning, "remove them, or their mirror_direct", "%s mirrored in %s: reads may be answered with holders long gone", d.info.Config.Name, strings.Join(found, ", "))
+		d.add("mirrors", checkWarning, "remove the mirrors, or their mirror_direct", "%s is mirrored in %s: reads may return holders that no longer exist", d.info.Config.Name, strings.Join(found, ", "))
 	default:
 		d.ok("mirrors", "none among the account's %s", show.Count(n, "stream"))
 	}
@@ -116,8 +116,8 @@ func (d *doctor) domains() {
 			d.add("other domains", checkUnknown, "", "%s: %v", domain, d.why(err))
 		default:
 			if other := stream.CachedInfo(); !other.Created.Equal(d.info.Created) {
-				d.add("other domains", checkWarning, "delete one, or give it another name: locks in one exclude nobody in the other",
-					"a second bucket %s is in %s, made %s", d.g.Bucket, domain, show.Clock(other.Created))
+				d.add("other domains", checkWarning, "delete one, or rename it: locks in one do not exclude clients of the other",
+					"a second bucket %s exists in %s, created %s", d.g.Bucket, domain, show.Clock(other.Created))
 			}
 		}
 	}
@@ -178,8 +178,8 @@ func (d *doctor) second(notified *nats.Subscription, until time.Time) {
 			return
 		}
 		if !strings.HasPrefix(m.Subject, own) && m.Header.Get("Nats-Sequence") != "" {
-			d.add("other domains", checkWarning, "find the domain, and delete one of the buckets or give it another name",
-				"notifications of a second bucket %s have arrived meanwhile", d.g.Bucket)
+			d.add("other domains", checkWarning, "find the domain, and delete or rename one of the buckets",
+				"notifications of a second bucket %s arrived in the meantime", d.g.Bucket)
 			return
 		}
 	}
@@ -201,12 +201,12 @@ func (d *doctor) replicas() {
 		d.Checks[len(d.Checks)-1].code = tool.ExitUnavailable
 	case len(d.stopped()) > 0:
 		off := strings.Join(d.stopped(), ", ")
-		d.add("replicas", checkWarning, "free room on the disk of "+off+" and restart the server: its JetStream does not come back by itself. One failure more may stop all locks",
-			"%s; %s answers, and its JetStream is off, as after its disk was full; %s", found, off, strings.Join(away, ", "))
+		d.add("replicas", checkWarning, "free space on the disk of "+off+" and restart the server: its JetStream does not come back by itself. One more failure may stop all locks",
+			"%s; %s answers, but its JetStream is off, as after a full disk; %s", found, off, strings.Join(away, ", "))
 	case len(away) > 0:
-		d.add("replicas", checkWarning, "bring it back: one failure more may stop all locks", "%s; %s", found, strings.Join(away, ", "))
+		d.add("replicas", checkWarning, "bring it back: one more failure may stop all locks", "%s; %s", found, strings.Join(away, ", "))
 	case n%2 == 0:
-		d.add("replicas", checkWarning, fmt.Sprintf("\"lockctl init --replicas %d\"", n+1), "%s: an even number is no safer than one less", found)
+		d.add("replicas", checkWarning, fmt.Sprintf("\"lockctl init --replicas %d\"", n+1), "%s: an even number is no safer than one fewer", found)
 	default:
 		d.ok("replicas", "%s", found) // num_replicas has its own row
 	}
@@ -276,7 +276,7 @@ func missing(c *jetstream.ClusterInfo, replicas int, current map[string]bool) []
 	}
 	slices.Sort(away)
 	if n := replicas - 1 - len(c.Replicas); n > 0 {
-		away = append(away, show.Count(n, "replica")+" not there yet")
+		away = append(away, show.Count(n, "replica")+" missing")
 	}
 	return away
 }

@@ -35,7 +35,7 @@ func TestSecondBucket(t *testing.T) {
 	word("other", stored)
 	d.second(heard, time.Now().Add(-time.Hour))
 	require.Len(t, d.Checks, 1)
-	require.Equal(t, "notifications of a second bucket natslock have arrived meanwhile", d.Checks[0].Found)
+	require.Equal(t, "notifications of a second bucket natslock arrived in the meantime", d.Checks[0].Found)
 
 	done := make(chan struct{})
 	go func() { defer close(done); d.second(heard, time.Now().Add(time.Hour)) }()
@@ -72,8 +72,8 @@ func TestMissingReplicas(t *testing.T) {
 		want     []string
 	}{
 		"all there":  {[]*jetstream.PeerInfo{current("b"), current("c")}, nil},
-		"none named": {nil, []string{"2 replicas not there yet"}},
-		"one named":  {[]*jetstream.PeerInfo{current("b")}, []string{"1 replica not there yet"}},
+		"none named": {nil, []string{"2 replicas missing"}},
+		"one named":  {[]*jetstream.PeerInfo{current("b")}, []string{"1 replica missing"}},
 		"new":        {[]*jetstream.PeerInfo{{Name: "c"}, current("b")}, []string{"c is not up to date yet"}},
 		"behind":     {[]*jetstream.PeerInfo{{Name: "c", Lag: 7}, {Name: "b", Lag: 5}}, []string{"b is 5 behind", "c is 7 behind"}},
 		"silent":     {[]*jetstream.PeerInfo{{Name: "c", Active: 12 * time.Second}, current("b")}, []string{"c was last active 12s ago"}},

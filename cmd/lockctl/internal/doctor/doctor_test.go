@@ -247,7 +247,7 @@ func TestDoctorFindsSecondBucket(t *testing.T) {
 	defer stop()
 	kit.Eventually(t, "a doctor that hears of the hub's bucket", func() bool {
 		d = doctor(t, leaf)
-		return len(d.troubles()) == 1 && strings.Contains(d.Checks[len(d.Checks)-1].Found, "notifications of a second bucket natslock have arrived meanwhile")
+		return len(d.troubles()) == 1 && strings.Contains(d.Checks[len(d.Checks)-1].Found, "notifications of a second bucket natslock arrived in the meantime")
 	})
 	require.Equal(t, []string{"warning other domains"}, d.troubles())
 }
@@ -306,7 +306,7 @@ func TestDoctorVisitsAllServers(t *testing.T) {
 			d = doctor(t, s, "--server", urls)
 			return slices.Contains(d.troubles(), "warning server")
 		})
-		require.Contains(t, d.row(t, "server").Found, cut.Server().Name()+" reaches no leader of the bucket, and ")
+		require.Contains(t, d.row(t, "server").Found, cut.Server().Name()+" cannot reach a leader of the bucket, but ")
 		require.Contains(t, d.row(t, "server").Repair, "incidents.md")
 		require.NotContains(t, d.Status, "error", "%v", d.troubles())
 		require.Equal(t, "ok", d.row(t, "mutex").Status)
@@ -321,5 +321,5 @@ func TestDoctorVisitsAllServers(t *testing.T) {
 		return slices.Contains(d.troubles(), "warning replicas") && strings.Contains(d.row(t, "replicas").Found, full.Server().Name()+" answers, and its JetStream is off")
 	})
 	d := doctor(t, cluster.Servers()[leader])
-	require.Contains(t, d.row(t, "replicas").Repair, "free room on the disk of "+full.Server().Name()+" and restart the server")
+	require.Contains(t, d.row(t, "replicas").Repair, "free space on the disk of "+full.Server().Name()+" and restart the server")
 }

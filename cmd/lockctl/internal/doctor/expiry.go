@@ -28,7 +28,7 @@ func (d *doctor) repair() {
 func (d *doctor) removed(removed, left int, err error) {
 	switch {
 	case err != nil && !errors.Is(err, context.DeadlineExceeded):
-		d.fail("repair", fmt.Errorf("%s removed, %d left: %w", show.Count(removed, "overdue record"), left, err), "run it again when the cause is gone")
+		d.fail("repair", fmt.Errorf("%s removed, %d left: %w", show.Count(removed, "overdue record"), left, err), "run it again once the cause is removed")
 	case left > 0:
 		d.add("repair", checkWarning, "run \"lockctl doctor --repair\" again", "%s removed, %d left", show.Count(removed, "overdue record"), left)
 	default:
@@ -87,8 +87,8 @@ func (d *doctor) records(locks iter.Seq2[admin.Info, error], r *renewals) {
 		}
 	}
 	if len(mixed) > 0 {
-		d.add("kinds", checkWarning, "give each lock a name of its own, and restart the clients that use the wrong kind",
-			"%s of locks of several kinds, which do not exclude each other: %s", show.Count(len(mixed), "name"), show.Plain(mixed[0]))
+		d.add("kinds", checkWarning, "give each lock its own name, and restart the clients that use the wrong kind",
+			"%s used by locks of different kinds, which do not exclude each other: %s", show.Count(len(mixed), "name"), show.Plain(mixed[0]))
 	}
 	bad := false
 	warn := func(records []string, repair, why string) {
@@ -97,17 +97,17 @@ func (d *doctor) records(locks iter.Seq2[admin.Info, error], r *renewals) {
 			d.add("expiry", checkWarning, repair, "%s %s: %s", show.Count(len(records), "record"), why, records[0])
 		}
 	}
-	warn(overdue, "nothing has to be done: they keep nobody out, and the next acquire of each lock replaces its record; \"lockctl doctor --repair\" removes them",
-		"whose TTL has ended and that the server has not removed, because it forgot TTLs over a restart or is late")
-	warn(lasting, "\"lockctl break NAME\" frees the lock; then find the program that writes records without a TTL, no client of this library does",
-		"without a TTL, which keep others out for ever")
+	warn(overdue, "no action needed: they block no client, and the next acquire of each lock replaces its record; \"lockctl doctor --repair\" removes them",
+		"whose TTL has ended but that the server has not removed, because it forgot TTLs in a restart or is late")
+	warn(lasting, "\"lockctl break NAME\" frees the lock; then find the program that writes records without a TTL; no client of this library does",
+		"without a TTL, blocking other clients forever")
 	warn(stuck, fmt.Sprintf("find the key that ends in the id with \"nats kv ls %s\" and delete it with \"nats kv del %s KEY\"; no client of this library writes records without a TTL", d.g.Bucket, d.g.Bucket),
-		"without a TTL in queues, which keep those behind them waiting for ever")
+		"without a TTL in queues, blocking the waiters behind them forever")
 	if !bad {
 		d.ok("expiry", "no record of %s outlives its TTL", show.Count(n, "lock"))
 	}
 	if r.at.IsZero() {
-		d.add("renewals", checkUnknown, "", "the server's time is not known")
+		d.add("renewals", checkUnknown, "", "the server's time is unknown")
 		return
 	}
 	d.Renewals = r

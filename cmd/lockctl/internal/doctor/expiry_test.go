@@ -28,10 +28,10 @@ func TestOutlived(t *testing.T) {
 	}{
 		"none": {[]admin.Info{held("a", admin.Holder{Holder: lives})}, []string{"no record of 1 lock outlives its TTL"}, []string{""}},
 		"overdue": {[]admin.Info{held("a", late), held("b", admin.Holder{Holder: lives}, admin.Waiter{ID: "ID", Overdue: true})},
-			[]string{"2 records whose TTL has ended and that the server has not removed, because it forgot TTLs over a restart or is late: the holder of mutex lock a"},
+			[]string{"2 records whose TTL has ended but that the server has not removed, because it forgot TTLs in a restart or is late: the holder of mutex lock a"},
 			[]string{`"lockctl doctor --repair" removes them`}},
 		"without a TTL": {[]admin.Info{held("a", admin.Holder{}, admin.Waiter{ID: "ID"})},
-			[]string{"1 record without a TTL, which keep others out for ever: the holder of mutex lock a", "1 record without a TTL in queues, which keep those behind them waiting for ever: place ID of mutex lock a"},
+			[]string{"1 record without a TTL, blocking other clients forever: the holder of mutex lock a", "1 record without a TTL in queues, blocking the waiters behind them forever: place ID of mutex lock a"},
 			[]string{`"lockctl break NAME" frees the lock`, `"nats kv del natslock KEY"`}},
 	} {
 		d := doctor{g: &session.Globals{Bucket: "natslock"}}

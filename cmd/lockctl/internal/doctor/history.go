@@ -47,7 +47,7 @@ func (d *doctor) history() {
 	err := h.ask(ctx, d, name)
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound):
-		d.ok("history", "none: \"lockctl init --history 7d\" makes one")
+		d.ok("history", "none: \"lockctl init --history 7d\" creates one")
 		return
 	case session.IsAPIError(err, errCodeOffline):
 		d.add("history", checkError, leaderlessRepair, "stream %s has no leader: all of its servers are offline", name)
@@ -108,9 +108,9 @@ func (d *doctor) wentBack(ctx context.Context, copied uint64) bool {
 			return false
 		}
 		if time.Now().After(end) {
-			d.add("tokens", checkError, fmt.Sprintf("stop the services, make the bucket again with \"nats stream rm %s\" and \"lockctl init\", and start them", name),
-				"stream %s is at revision %d, and its history has revision %d: it was restored from a backup, or made again by a client whose clock is behind. "+
-					"Fencing tokens went backwards, and clients that know higher ones refuse each lock", name, stream.CachedInfo().State.LastSeq, copied)
+			d.add("tokens", checkError, fmt.Sprintf("stop the services, re-create the bucket with \"nats stream rm %s\" and \"lockctl init\", and start them", name),
+				"stream %s is at revision %d, but its history has revision %d: it was restored from a backup, or re-created by a client whose clock is behind. "+
+					"Fencing tokens went backwards, and clients that know higher ones refuse every lock", name, stream.CachedInfo().State.LastSeq, copied)
 			d.Checks[len(d.Checks)-1].code = tool.ExitConfig
 			return true
 		}
@@ -128,14 +128,14 @@ func (d *doctor) wentBack(ctx context.Context, copied uint64) bool {
 func (h *kept) lost() string {
 	for _, info := range []*jetstream.StreamInfo{h.bucket, h.info} {
 		if c := info.Cluster; c != nil && c.LeaderSince != nil && h.Now.Sub(*c.LeaderSince) < lostSince {
-			return fmt.Sprintf("nothing brings them back. Stream %s has a new leader since %s: after an election the server copies nothing for up to 20 s, and for up to 45 s where bucket and history lost their leaders together. Find out why %s lost the one before",
+			return fmt.Sprintf("they cannot be recovered. Stream %s has had a new leader since %s: after an election the server copies nothing for up to 20 s, or up to 45 s if bucket and history lost their leaders together. Find out why %s lost its previous leader",
 				info.Config.Name, show.Clock(*c.LeaderSince), info.Config.Name)
 		}
 	}
-	return "nothing brings them back: keep the servers of the history up, and take a lock less often than a thousand times a second"
+	return "they cannot be recovered: keep the history's servers up, and take a lock less than a thousand times a second"
 }
 
-const leaderlessRepair = "start the missing servers, and visit again in 20 s: the history lacks writes that end before it has a leader"
+const leaderlessRepair = "start the missing servers, and run doctor again in 20 s: the history lacks records that end before it has a leader"
 
 // broken returns why the history does not copy the bucket's writes, and the repair. Both are
 // empty if nothing is wrong.
@@ -150,7 +150,7 @@ func (h *kept) broken() (found, repair string) {
 		}
 		return found, leaderlessRepair
 	}
-	again := fmt.Sprintf("\"nats stream rm %s\", which deletes what it has kept, and \"lockctl init --history %s\"", name, ageOf(h.info.Config))
+	again := fmt.Sprintf("\"nats stream rm %s\", which deletes its events, and \"lockctl init --history %s\"", name, ageOf(h.info.Config))
 	i := slices.IndexFunc(h.info.Config.Sources, func(s *jetstream.StreamSource) bool {
 		return s.Name == of && s.External == nil && (s.FilterSubject == "" || s.FilterSubject == ">") && len(s.SubjectTransforms) == 0
 	})
@@ -158,10 +158,10 @@ func (h *kept) broken() (found, repair string) {
 		return fmt.Sprintf("stream %s does not copy all of %s", name, of), again
 	}
 	if from, last := h.info.Config.Sources[i].OptStartSeq, h.bucket.State.LastSeq; from > last+1 {
-		return fmt.Sprintf("stream %s copies revisions from %d on, and %s was re-created and is at %d", name, from, of, last), again
+		return fmt.Sprintf("stream %s copies revisions from %d on, but %s was re-created and is at %d", name, from, of, last), again
 	}
 	if err := h.source().Error; err != nil {
-		return fmt.Sprintf("the server cannot copy %s: %s", of, err.Description), "remove the cause, and visit again in a minute: the server tries again"
+		return fmt.Sprintf("the server cannot copy %s: %s", of, err.Description), "remove the cause, and run doctor again in a minute: the server retries"
 	}
 	return "", ""
 }
@@ -194,7 +194,7 @@ func (h *kept) judge() (status, found, repair string) {
 	}
 	switch reach := h.Now.Sub(h.Begin); {
 	case behind:
-		return checkWarning, found, fmt.Sprintf("visit again in a minute: the history catches up. If it does not, search the log of its server for errors of stream %s", c.Name)
+		return checkWarning, found, fmt.Sprintf("run doctor again in a minute, when the history should have caught up. If it has not, search its server's log for errors of stream %s", c.Name)
 	case h.missing >= lostMany && h.missing > h.all/4 || h.Behind >= lostMany:
 		return checkWarning, found, h.lost()
 	case nearly(size, c.MaxBytes) && reach < c.MaxAge/10*9:

@@ -68,7 +68,7 @@ func TestDoctorHistoryRows(t *testing.T) {
 				require.Contains(t, repair, "a thousand times a second")
 				continue
 			}
-			require.Contains(t, repair, "Stream "+of(h).Config.Name+" has a new leader since "+show.Clock(at))
+			require.Contains(t, repair, "Stream "+of(h).Config.Name+" has had a new leader since "+show.Clock(at))
 			require.NotContains(t, repair, "a thousand")
 		}
 	}
@@ -85,7 +85,7 @@ func TestDoctorHistoryRows(t *testing.T) {
 		"of another domain": {func(h *kept) { h.info.Config.Sources[0].External = &jetstream.ExternalStream{APIPrefix: "$JS.hub.API"} },
 			"stream HISTORY_natslock does not copy all of KV_natslock"},
 		"of another bucket": {func(h *kept) { h.info.Config.Sources[0].Name = "KV_other" }, "stream HISTORY_natslock does not copy all of KV_natslock"},
-		"later":             {func(h *kept) { h.info.Config.Sources[0].OptStartSeq = 2 }, "stream HISTORY_natslock copies revisions from 2 on, and KV_natslock was re-created and is at 0"},
+		"later":             {func(h *kept) { h.info.Config.Sources[0].OptStartSeq = 2 }, "stream HISTORY_natslock copies revisions from 2 on, but KV_natslock was re-created and is at 0"},
 		"an error": {func(h *kept) { h.info.Sources[0].Error = &jetstream.APIError{Description: "no room"} },
 			"the server cannot copy KV_natslock: no room"},
 	} {

@@ -76,7 +76,7 @@ func TestDoctorHistory(t *testing.T) {
 	s := serve(t)
 	js := jetStream(t, s)
 	row := func() checked { t.Helper(); return doctor(t, s).row(t, "history") }
-	require.Equal(t, checked{Check: "history", Status: "ok", Found: `none: "lockctl init --history 7d" makes one`}, row())
+	require.Equal(t, checked{Check: "history", Status: "ok", Found: `none: "lockctl init --history 7d" creates one`}, row())
 
 	remember(t, s)
 	take(t, client(t, s), "x", natslock.TTL(time.Hour))
@@ -155,7 +155,7 @@ func TestDoctorHistoryRemade(t *testing.T) {
 	makeBucket(t, s, func(c *jetstream.StreamConfig) { c.FirstSeq = 0 })
 	d := doctor(t, s)
 	require.Equal(t, []string{"warning first_seq", "error history"}, d.troubles())
-	require.Regexp(t, `copies revisions from \d{14} on, and KV_natslock was re-created and is at \d$`, d.row(t, "history").Found)
+	require.Regexp(t, `copies revisions from \d{14} on, but KV_natslock was re-created and is at \d$`, d.row(t, "history").Found)
 	again(t, s, js, d.row(t, "history").Repair)
 }
 

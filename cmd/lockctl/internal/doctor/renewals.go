@@ -62,7 +62,7 @@ func (r *renewals) judge() (status, found, repair string) {
 		*v = math.Round(*v*1000) / 1000 // sums of thirds are inexact
 	}
 	if r.Records == 0 {
-		return checkOK, "none needed: no client holds a lock that it renews, or waits", ""
+		return checkOK, "none needed: no client holds a lock that it renews, and none waits", ""
 	}
 	found = fmt.Sprintf("%s to renew: a demand of %.1f a second, %.1f confirmed in time", show.Count(r.Records, "record"), r.Demand, r.Confirmed)
 	if r.Late > 0 {
@@ -71,6 +71,6 @@ func (r *renewals) judge() (status, found, repair string) {
 	if r.Demand-r.Confirmed <= lateShare*r.Demand {
 		return checkOK, found, ""
 	}
-	return checkWarning, found, "find clients that are dead or cut off. If most live, the servers or the way to them confirm too few writes: " +
+	return checkWarning, found, "find clients that are dead or cut off. If most are alive, the servers or the network confirm too few writes: " +
 		"hold fewer locks or give them a longer TTL, see docs/operate/many-locks.md"
 }

@@ -33,7 +33,7 @@ func (d *doctor) room() {
 	case full:
 		d.add("room", checkError, d.enlarge(), "%s: the bucket is full, and the server refuses new locks and places in queues", found)
 	case kvstore.Room(&d.info.StreamInfo) != nil:
-		d.add("room", checkError, d.enlarge(), "%s: clients take no new lock, because the rest is for the renewals of what is held and for those that wait already", found)
+		d.add("room", checkError, d.enlarge(), "%s: clients take no new locks, because the rest is reserved for renewals and for clients that are already waiting", found)
 	case nearly(state.Msgs, c.MaxMsgs) || nearly(state.Bytes, c.MaxBytes):
 		d.add("room", checkWarning, d.enlarge(), "%s: a full bucket refuses new locks and places in queues", found)
 	default:
@@ -62,11 +62,11 @@ func (d *doctor) refusedWrite(check string, err error) (again bool) {
 	case errors.Is(err, kvstore.ErrFull) && d.enlarge() != "":
 		repair, again = d.enlarge(), false
 	case refusal != nil && refusal.ErrorCode == errCodeAccountFull:
-		repair, again = "the account is full: raise its limits, or delete streams that nobody needs", false
+		repair, again = "the account is full: raise its limits, or delete unneeded streams", false
 	case refusal != nil && (refusal.ErrorCode == errCodeServerFull || refusal.ErrorCode == errCodeMemoryFull || refusal.ErrorCode == errCodeDiskFull):
-		repair, again = "the server is full: raise max_file_store and max_memory_store, give it a larger disk, or delete streams that nobody needs", false
+		repair, again = "the server is full: raise max_file_store and max_memory_store, give it a larger disk, or delete unneeded streams", false
 	case refusal == nil && errors.Is(err, natslock.ErrUnavailable) || errors.Is(err, natslock.ErrTimeout):
-		repair, again = fmt.Sprintf("writes go unanswered: visit again in 20 s, because a leader that is cut off from the other replicas steps down by then. "+
+		repair, again = fmt.Sprintf("writes go unanswered: run doctor again in 20 s, because a leader that is cut off from the other replicas steps down by then. "+
 			"Otherwise search the log of server %s for errors of stream %s", d.leader(), d.info.Config.Name), false
 	default:
 		d.fail(check, err, repair)
@@ -107,15 +107,15 @@ func (d *doctor) leaderless(cause error) {
 	_, err := d.s.JS.AccountInfo(ctx)
 	switch {
 	case led:
-		d.fail("bucket", cause, "a leader has been elected meanwhile: visit again")
+		d.fail("bucket", cause, "a leader has been elected in the meantime: run doctor again")
 	case !found || len(away) > 0:
 		d.fail("bucket", cause, "start the missing servers of the bucket's replicas: "+strings.Join(away, ", "))
 	case err != nil:
-		d.fail("bucket", cause, fmt.Sprintf("start the missing servers: the leader of the cluster does not answer (%v), so most servers may be away", d.why(err)))
+		d.fail("bucket", cause, fmt.Sprintf("start the missing servers: the leader of the cluster does not answer (%v), so most servers may be down", d.why(err)))
 	default:
-		d.add("bucket", checkError, fmt.Sprintf("delete the stream and make it again, restarts do not help: \"nats stream rm %s\", \"lockctl init\". "+
-			"All locks in it are lost already, and the next tokens are higher. SECURITY.md says which users can cause this", session.StreamOf(d.cfg)),
-			"all replicas are there, and none has led the stream for %v: it has stopped for good, as after a publish with a wrong Nats-Expected-Last-Msg-Id", electing)
+		d.add("bucket", checkError, fmt.Sprintf("delete and re-create the stream with \"nats stream rm %s\" and \"lockctl init\"; restarts do not help. "+
+			"All its locks are already lost, and the next tokens are higher. SECURITY.md says which users can cause this", session.StreamOf(d.cfg)),
+			"all replicas are up, but none has led the stream for %v: it has stopped for good, as after a publish with a wrong Nats-Expected-Last-Msg-Id", electing)
 		d.Checks[len(d.Checks)-1].code = tool.ExitConfig
 	}
 }

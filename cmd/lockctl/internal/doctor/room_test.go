@@ -121,7 +121,7 @@ func TestDoctorFindsLastingRecords(t *testing.T) {
 			found = append(found, c)
 		}
 	}
-	require.Contains(t, found[0].Found, "1 record without a TTL, which keep others out for ever: the holder of mutex lock y")
+	require.Contains(t, found[0].Found, "1 record without a TTL, blocking other clients forever: the holder of mutex lock y")
 	require.Contains(t, found[0].Repair, "lockctl break NAME")
 	require.Regexp(t, `1 record without a TTL in queues, .*: place \w+ of mutex lock y`, found[1].Found)
 	require.Contains(t, found[1].Repair, "nats kv del natslock KEY")

@@ -55,7 +55,7 @@ func (d *doctor) roundTrip(rtts []time.Duration) {
 	median, longest := rtts[len(rtts)/2], rtts[len(rtts)-1]
 	status, repair := checkOK, ""
 	if median > slowLink {
-		status, repair = checkWarning, "run nearer to the servers: reader-writer locks cannot be written over such a link"
+		status, repair = checkWarning, "run closer to the servers: reader-writer locks cannot be written over such a link"
 	}
 	d.add("round trip", status, repair, "median of %d is %s, the longest %s", len(rtts), show.Brief(median), show.Brief(longest))
 }
@@ -70,7 +70,7 @@ func (d *doctor) jetStream() bool {
 		d.unseen("jetstream", err, "the account's limits cannot be seen")
 		return true
 	case silent(err), errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount):
-		d.fail("jetstream", d.s.NoJetStream(), "turn JetStream on for this server and account, or name the domain with --js-domain")
+		d.fail("jetstream", d.s.NoJetStream(), "enable JetStream for this server and account, or name the domain with --js-domain")
 		return false
 	case err != nil:
 		d.unseen("jetstream", err, "the account's limits cannot be seen")
@@ -212,9 +212,9 @@ func (d *doctor) disks() {
 		case c.SyncAlways:
 			d.ok("fsync", "%s writes to disk before it acknowledges", v.Name)
 		case d.info.Config.Replicas > 1:
-			d.ok("fsync", "%s writes to disk every %v: safe while not all replicas lose power at once", v.Name, c.SyncInterval)
+			d.ok("fsync", "%s writes to disk every %v: safe unless all replicas lose power at once", v.Name, c.SyncInterval)
 		default:
-			d.add("fsync", checkWarning, always+", or use three replicas in places that fail apart",
+			d.add("fsync", checkWarning, always+", or use three replicas in places that fail independently",
 				"%s writes to disk every %v: when power fails, acknowledged locks are lost", v.Name, c.SyncInterval)
 		}
 	}
@@ -246,9 +246,9 @@ func (d *doctor) clock(check string, server, sent, got time.Time) {
 	early, late := server.Sub(sent.Round(0)), server.Sub(got.Round(0))
 	switch {
 	case early < -clockSlack:
-		d.add(check, checkWarning, "keep the clocks with NTP: times shown are wrong, and leases \"until\" a time end at another", "behind this machine's by %s at least", show.Brief(-early))
+		d.add(check, checkWarning, "synchronize the clocks with NTP: displayed times are wrong, and leases \"until\" a time end at a different one", "at least %s behind this machine's", show.Brief(-early))
 	case late > clockSlack:
-		d.add(check, checkWarning, "keep the clocks with NTP: times shown are wrong, and leases \"until\" a time end at another", "ahead of this machine's by %s at least", show.Brief(late))
+		d.add(check, checkWarning, "synchronize the clocks with NTP: displayed times are wrong, and leases \"until\" a time end at a different one", "at least %s ahead of this machine's", show.Brief(late))
 	default:
 		d.ok(check, "within %s of this machine's", show.Brief(max(early.Abs(), late.Abs())))
 	}

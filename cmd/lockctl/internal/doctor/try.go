@@ -57,9 +57,9 @@ func (d *doctor) permissions() {
 	d.judge(set, of(admin.RoleUser, false).Publish, refused)
 	switch d.role {
 	case admin.RoleObserver:
-		d.leave("mutex", "this user is an observer, and takes no lock")
+		d.leave("mutex", "this user is an observer, which takes no locks")
 	case admin.RoleOperator:
-		d.leave("queues", "this user is an operator, and waits for no lock")
+		d.leave("queues", "this user is an operator, which does not wait for locks")
 	}
 }
 
@@ -92,7 +92,7 @@ func (d *doctor) judge(set admin.PermissionSet, all []admin.Permission, refused 
 	}
 	repair := "give the user what \"lockctl perms " + args + "\" prints"
 	if d.Pattern == ">" {
-		repair += "; if it is to have some locks only, name them: lockctl doctor 'orders.>'"
+		repair += "; if it should have only some locks, name them: lockctl doctor 'orders.>'"
 	}
 	lacks := false
 	needed := func(p admin.Permission) bool {
@@ -106,7 +106,7 @@ func (d *doctor) judge(set admin.PermissionSet, all []admin.Permission, refused 
 			d.add("permissions", checkError, repair, "refused to %s: publish to %s", p.For, p.Subject)
 			d.Checks[len(d.Checks)-1].code = tool.ExitPermission
 		case !strings.Contains(p.Subject, "$KV."): // as with --own-only
-			d.leave("permissions", "this user is not to %s: publish to %s", p.For, p.Subject)
+			d.leave("permissions", "this user may not %s: publish to %s", p.For, p.Subject)
 		}
 	}
 	for _, p := range set.Subscribe {
@@ -231,7 +231,7 @@ func (d *doctor) watching(notified *nats.Subscription) {
 	switch {
 	case err != nil:
 		d.add("watching", checkWarning, "allow the user to subscribe, and notifications to pass from the bucket's account or domain to this one: waiters poll on timers",
-			"no notification of a lock that was taken, in %v", wait)
+			"no notification within %v of a lock that was taken", wait)
 	default:
 		d.ok("watching", "a notification of the lock arrived")
 	}
@@ -275,7 +275,7 @@ func ownName(pattern string) (string, error) {
 		}
 	}
 	if !own {
-		return "", tool.Usagef("the pattern %s matches one name only, whose lock is not for trying: end it in .> or have a *", show.Plain(pattern))
+		return "", tool.Usagef("the pattern %s matches only one name, whose lock doctor must not take: use a pattern that contains a * or ends in .>", show.Plain(pattern))
 	}
 	return strings.Join(tokens, "."), nil
 }

@@ -65,8 +65,8 @@ func (d *doctor) servers() {
 	led := slices.IndexFunc(d.visited, func(v visited) bool { return v.leads })
 	for i, v := range d.visited {
 		if led >= 0 && !v.leads && v.stored {
-			d.add("server", checkWarning, "mend the network between the servers; until then restart the clients that are connected to it with the addresses of the others, see \"A network cut\" in docs/operate/incidents.md",
-				"%s reaches no leader of the bucket, and %s does: it is cut off, and its clients get no locks", v.name, d.visited[led].name)
+			d.add("server", checkWarning, "fix the network between the servers; until then restart the clients that are connected to it with the addresses of the other servers, see \"A network cut\" in docs/operate/incidents.md",
+				"%s cannot reach a leader of the bucket, but %s can: it is cut off, and its clients get no locks", v.name, d.visited[led].name)
 		}
 		if i == max(led, 0) {
 			d.s.NC, d.s.JS = v.nc, v.js
@@ -100,11 +100,11 @@ func (d *doctor) look(nc *nats.Conn, js jetstream.JetStream) visited {
 func (d *doctor) certificate(server string, until, now time.Time) {
 	switch left := until.Sub(now); {
 	case left <= 0: // possible if this client does not verify it
-		d.add("certificate", checkError, "give the server a new certificate", "that of %s ended at %s", server, show.Clock(until))
+		d.add("certificate", checkError, "give the server a new certificate", "%s: expired at %s", server, show.Clock(until))
 	case left < certificateWarning:
-		d.add("certificate", checkWarning, "give the server a new certificate, and have it read that with \"nats-server --signal reload\"", "that of %s ends at %s, in %s", server, show.Clock(until), show.Brief(left))
+		d.add("certificate", checkWarning, "give the server a new certificate, and have it reload with \"nats-server --signal reload\"", "%s: expires at %s, in %s", server, show.Clock(until), show.Brief(left))
 	default:
-		d.ok("certificate", "that of %s ends at %s", server, show.Clock(until))
+		d.ok("certificate", "%s: expires at %s", server, show.Clock(until))
 	}
 }
 
@@ -112,12 +112,12 @@ func (d *doctor) certificate(server string, until, now time.Time) {
 func (d *doctor) unreached(raw string, err error) {
 	raw = show.Plain(tool.WithoutCredentials(raw))
 	if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok && invalid.Reason == x509.Expired {
-		d.add("certificate", checkError, "give the server a new certificate, or correct the clock of this machine", "that of %s has ended, and no client can connect to it: %v", raw, err)
+		d.add("certificate", checkError, "give the server a new certificate, or correct the clock of this machine", "%s: expired, and no client can connect: %v", raw, err)
 		return
 	}
-	repair := "start it, or mend the network; if it is well, have it advertise an address that its clients reach (client_advertise)"
+	repair := "start it, or fix the network; if it is running, have it advertise an address that its clients can reach (client_advertise)"
 	if errors.Is(err, nats.ErrAuthorization) {
-		repair = "give it the users of the other servers"
+		repair = "give it the same users as the other servers"
 	}
 	d.add("server", checkWarning, cmp.Or(tool.TLSRemedy(err), repair), "%s cannot be reached from here: %v", raw, err)
 }
@@ -182,7 +182,7 @@ func (d *doctor) version(server, version string) {
 	case kvstore.ServerFits(version):
 		d.ok("server version", "%s on %s", version, server)
 	case o.Domain != "" || o.APIPrefix != "":
-		d.ok("server version", "%s on %s; the bucket's server has a row of its own", version, server)
+		d.ok("server version", "%s on %s; the bucket's server has its own row", version, server)
 	default:
 		d.add("server version", checkError, "upgrade nats-server to "+kvstore.MinServer+" or later", "%s on %s", version, server)
 		d.Checks[len(d.Checks)-1].code = tool.ExitConfig

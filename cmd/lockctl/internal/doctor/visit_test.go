@@ -33,8 +33,8 @@ func TestCertificates(t *testing.T) {
 		check, status, repair string
 	}{
 		{fmt.Errorf("tls: %w", x509.CertificateInvalidError{Reason: x509.Expired}), "certificate", checkError, "new certificate"},
-		{errors.New("connection refused"), "server", checkWarning, "mend the network"},
-		{nats.ErrAuthorization, "server", checkWarning, "give it the users"},
+		{errors.New("connection refused"), "server", checkWarning, "fix the network"},
+		{nats.ErrAuthorization, "server", checkWarning, "give it the same users"},
 		{nats.ErrSecureConnWanted, "server", checkWarning, "the server has no TLS"},
 	} {
 		d := &doctor{}

@@ -80,7 +80,7 @@ func (s *Session) NotDone(err error) error {
 	case IsAPIError(err, errCodeNoPeers):
 		return s.tooFewServers(err)
 	case apiErr != nil:
-		return tool.Exitf(tool.ExitConfig, "the server refuses that: %s", cmp.Or(apiErr.Description, err.Error()))
+		return tool.Exitf(tool.ExitConfig, "the server refused: %s", cmp.Or(apiErr.Description, err.Error()))
 	}
 	return fmt.Errorf("%w: %w", natslock.ErrUnavailable, err)
 }

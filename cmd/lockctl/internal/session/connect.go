@@ -70,10 +70,10 @@ func (s *Session) Open(g *Globals, opts ...natslock.Option) error {
 	case IsAPIError(err, errCodeNoPeers):
 		return s.tooFewServers(err)
 	case errors.Is(err, kvstore.ErrNotFound):
-		return &tool.Error{Code: tool.ExitConfig, Err: &missingBucket{fmt.Sprintf("there is no bucket %s at %s: check --bucket, --js-domain and --context, or make the bucket with \"lockctl init\" or \"lockctl run --create\"",
+		return &tool.Error{Code: tool.ExitConfig, Err: &missingBucket{fmt.Sprintf("there is no bucket %s at %s: check --bucket, --js-domain and --context, or create the bucket with \"lockctl init\" or \"lockctl run --create\"",
 			show.Plain(g.Bucket), s.Where()), err}}
 	case errors.Is(err, natslock.ErrPermission) && tool.RefusedAnswers(s.NC, s.NC.LastError()):
-		return tool.Exitf(tool.ExitPermission, "%w; the answers to this user need subjects that it may subscribe to: name their prefix with --inbox-prefix", err)
+		return tool.Exitf(tool.ExitPermission, "%w; this user needs a prefix for answers that it may subscribe to: name it with --inbox-prefix", err)
 	case errors.Is(err, natslock.ErrPermission):
 		return tool.Exitf(tool.ExitPermission, "%w; \"lockctl perms\" prints what a user of locks needs", err)
 	}
@@ -81,7 +81,7 @@ func (s *Session) Open(g *Globals, opts ...natslock.Option) error {
 }
 
 func (s *Session) tooFewServers(err error) error {
-	return tool.Exitf(tool.ExitConfig, "%w; wait until more servers are there, or let one keep the bucket: \"lockctl init --replicas 1\"", err)
+	return tool.Exitf(tool.ExitConfig, "%w; wait until more servers are up, or keep the bucket on one: \"lockctl init --replicas 1\"", err)
 }
 
 // missingBucket is the error for a missing bucket. Its text gives a remedy instead of the
@@ -130,9 +130,9 @@ func IsAPIError(err error, code jetstream.ErrorCode) bool {
 // NoJetStream returns the error for a server that does not respond to JetStream requests.
 func (s *Session) NoJetStream() error {
 	if o := s.JS.Options(); o.Domain != "" || o.APIPrefix != "" {
-		return tool.Exitf(tool.ExitUnavailable, "nobody answers at %s: check the --js-domain or --js-api-prefix, and those of the context; what another account does not export, only its own users can do", s.Where())
+		return tool.Exitf(tool.ExitUnavailable, "no JetStream response at %s: check --js-domain and --js-api-prefix, including those in the context; what another account does not export is available only to that account's users", s.Where())
 	}
-	return tool.Exitf(tool.ExitUnavailable, "no JetStream at %s; switch it on there, as \"nats-server -js\" does, or name the --js-domain it is in", s.URL)
+	return tool.Exitf(tool.ExitUnavailable, "no JetStream at %s; enable it there, as \"nats-server -js\" does, or name its domain with --js-domain", s.URL)
 }
 
 // Bounded returns a context for a single request, with the user's timeout.

@@ -53,7 +53,7 @@ func StartKept(dir string, port int) (*Server, error) {
 		if !ok {
 			return nil, tool.Exitf(tool.ExitUnavailable, "another lockctl server uses %s: %w", dir, err)
 		}
-		return nil, tool.Exitf(tool.ExitUnavailable, "another lockctl server (pid %s) uses %s; its server is yours too: --server %s", pid, dir, url)
+		return nil, tool.Exitf(tool.ExitUnavailable, "another lockctl server (pid %s) uses %s; you can use its server too: --server %s", pid, dir, url)
 	}
 	s, err := StartServer(filepath.Join(dir, "jetstream"), port)
 	if err != nil {

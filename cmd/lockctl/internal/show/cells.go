@@ -43,22 +43,22 @@ func LastEnd(readers []admin.Holder) string {
 
 // BreakQuestion returns the question to ask before breaking h, immediately if now is set.
 func BreakQuestion(h Holding, now bool) string {
-	kept, next := "Nobody", "The next one"
+	kept, next := "No client gets in", "The next client gets in"
 	if h.Mode == admin.Shared {
-		kept, next = "No writer", "A writer"
+		kept, next = "No writer gets in", "A writer gets in"
 	}
 	if h.Kind == admin.KindSemaphore {
-		kept, next = "Nobody with its permit", "The next one"
+		kept, next = "No client gets its permit", "The next client gets in"
 	}
 	if now {
-		return fmt.Sprintf("Break it NOW? %s gets in while the %s may still be at work", next, h.Role())
+		return fmt.Sprintf("Break it NOW? %s while the %s may still be working", next, h.Role())
 	}
-	question := fmt.Sprintf("Break it? %s gets in before the %s has stopped or its lease is over", kept, h.Role())
+	question := fmt.Sprintf("Break it? %s before the %s has stopped or its lease has ended", kept, h.Role())
 	if !h.Expires.IsZero() {
-		question += fmt.Sprintf(", in %v at the latest", h.TTL)
+		question += fmt.Sprintf(", within %v", h.TTL)
 	}
 	if h.wasIdle() {
-		question += ". The lock was idle when last renewed: its client gives it to any other that waits"
+		question += ". The lock was idle when last renewed: its client gives it up to any other client that waits"
 	}
 	return question
 }

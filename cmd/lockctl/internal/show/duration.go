@@ -41,7 +41,7 @@ var Durations = kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFun
 		d, err = time.Duration(n*float64(time.Second)), nil
 	}
 	if err != nil {
-		return fmt.Errorf("%q is not a number of seconds, nor a duration such as 90s, 2m or 7d", text)
+		return fmt.Errorf("%q is neither a number of seconds nor a duration such as 90s, 2m or 7d", text)
 	}
 	target.SetInt(int64(d))
 	return nil

@@ -28,6 +28,6 @@ func TestDurations(t *testing.T) {
 	}
 	for _, text := range []string{"d", "1d2", "x", "1e300", "1h2", "nan"} {
 		_, err := asFlag(text)
-		require.ErrorContains(t, err, "is not a number of seconds, nor a duration such as 90s, 2m or 7d", text)
+		require.ErrorContains(t, err, "is neither a number of seconds nor a duration such as 90s, 2m or 7d", text)
 	}
 }

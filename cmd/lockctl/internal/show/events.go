@@ -34,7 +34,7 @@ func EventLine(ev admin.Event) string {
 		parts = append(parts, idleMode)
 	}
 	if ev.Late > 0 {
-		parts = append(parts, Alarm.Sprintf("%s after the last time, TTL %v", Brief(ev.Late), ev.Holder.TTL))
+		parts = append(parts, Alarm.Sprintf("%s after the last renewal, TTL %v", Brief(ev.Late), ev.Holder.TTL))
 	}
 	if waited, held := EventTimes(ev); held != nil {
 		parts = append(parts, "held "+Brief(*held))

@@ -39,7 +39,7 @@ func TestEvents(t *testing.T) {
 		"renewed": {of(admin.EventRenewed, as), "renewed   mutex         deploy  web-1 on a:4711  token 64  held 1m30s",
 			begin + `"renewed"` + same + `,"token":64,` + who + still + `"waited":null,"grants":0,"held":90,"broken":null,` + end},
 		"late": {of(admin.EventRenewed, func(ev *admin.Event, _ *admin.Holder) { ev.Late = 11 * time.Second }),
-			"late      mutex         deploy  web-1 on a:4711  token 64  11s after the last time, TTL 15s  held 1m30s",
+			"late      mutex         deploy  web-1 on a:4711  token 64  11s after the last renewal, TTL 15s  held 1m30s",
 			begin + `"late"` + same + `,"token":64,` + who + still + `"waited":null,"grants":0,"held":90,"broken":null,"unreadable":false,"lingers":false,"idle":false,"slot":0,"of":0,"after":11}`},
 		"released": {of(admin.EventReleased, as), "released  mutex         deploy  web-1 on a:4711  token 64  held 1m30s",
 			begin + `"released"` + same + `,"token":64,` + who + `"ttl":null,"expires":null,"waited":null,"grants":0,"held":90,"broken":null,` + end},

@@ -49,7 +49,7 @@ func GapLine(ev admin.Event) string {
 		kind := padded(ev.Kind.String(), 12)
 		text = fmt.Sprintf("%s  %s  %s of it missing until %s", kind, Plain(ev.Name), atLeast(ev.Missed), until)
 	case ev.Missed > 0:
-		text = fmt.Sprintf("%s to the bucket missing until %s, of these locks or others", Count(int(ev.Missed), "write"), until)
+		text = fmt.Sprintf("%s to the bucket missing until %s, for these locks or others", Count(int(ev.Missed), "write"), until)
 	}
 	if ev.Time.IsZero() {
 		return Faint.Sprint(text)
@@ -86,6 +86,6 @@ func (g *Gaps) Line() string {
 	if g.n == 0 {
 		return ""
 	}
-	return Faint.Sprintf("%s to the bucket missing in %s from %s to %s: of other locks, or of events that left no trace here; -v shows where",
+	return Faint.Sprintf("%s to the bucket missing in %s from %s to %s, for other locks or events that left no trace here; -v shows where",
 		Count(int(g.missed), "write"), Count(g.n, "gap"), clockMillis(g.from), clockMillis(g.until))
 }

@@ -26,9 +26,9 @@ func TestGaps(t *testing.T) {
 		require.False(t, g.Add(ev))
 	}
 	require.True(t, g.Add(gap(1, 1)))
-	require.Contains(t, g.Line(), "1 write to the bucket missing in 1 gap from "+clockMillis(at(1))+" to "+clockMillis(at(2))+": of other locks, or")
+	require.Contains(t, g.Line(), "1 write to the bucket missing in 1 gap from "+clockMillis(at(1))+" to "+clockMillis(at(2))+", for other locks or")
 	require.True(t, g.Add(gap(5, 196)))
-	require.Contains(t, g.Line(), "197 writes to the bucket missing in 2 gaps from "+clockMillis(at(1))+" to "+clockMillis(at(6))+": ")
+	require.Contains(t, g.Line(), "197 writes to the bucket missing in 2 gaps from "+clockMillis(at(1))+" to "+clockMillis(at(6))+", ")
 	require.Contains(t, GapLine(named), clockMillis(at(0))+"  gap       mutex         x  at least 1 event of it missing until "+clockMillis(at(1)))
 	require.Contains(t, GapObject(named), `"missed":1,"remade":false,"kind":"mutex","name":"x"`)
 	require.Contains(t, GapObject(gap(0, 1)), `"kind":null,"name":null`)

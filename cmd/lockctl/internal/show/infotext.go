@@ -51,15 +51,15 @@ func StateOf(info admin.Info, held []Holding) string {
 	}
 	switch {
 	case len(held) == 0:
-		return "free, waited for"
+		return "free, with clients waiting"
 	case info.Kind == admin.KindSemaphore:
 		return PermitsOf(info) + " permits taken"
 	case waitsForReaders(info):
-		return "held by " + readers + ", a writer waits for them to leave"
+		return "held by " + readers + "; a writer is waiting for them to leave"
 	case info.Holder == nil:
 		return "held by " + readers + idle
 	case info.Holder.Overdue:
-		return Alarm.Sprint("overdue: nobody holds it, the next acquire gets it")
+		return Alarm.Sprint("overdue: no longer held, the next acquire gets it")
 	case info.Holder.Broken != nil:
 		return Alarm.Sprintf("broken, its %s may still be stopping", held[0].Role())
 	case info.Kind == admin.KindRW:
@@ -74,7 +74,7 @@ func PrintHolder(w io.Writer, h Holding) {
 	row := func(label string, value any) { t.AppendRow(table.Row{"  " + Faint.Sprint(label), value}) }
 	row(h.Title, HolderName(h.Holder))
 	if h.Of > 0 {
-		row("permits", fmt.Sprintf("%d, as its client knows", h.Of))
+		row("permits", fmt.Sprintf("%d, according to its client", h.Of))
 	}
 	row("token", h.Token)
 	since := fmt.Sprintf("%s, since %s", Brief(time.Since(h.Since)), Clock(h.Since))
@@ -87,26 +87,26 @@ func PrintHolder(w io.Writer, h Holding) {
 		row("waited", Brief(h.Waited)+" for it")
 	}
 	if h.Grants > 1 {
-		row("grants", fmt.Sprintf("%d, handed on inside its client", h.Grants))
+		row("grants", fmt.Sprintf("%d, handed over within its client", h.Grants))
 	}
 	switch {
 	case h.wasIdle():
-		row("lingers", "idle when last renewed: another client that waits gets it")
+		row("lingers", "idle when last renewed: another waiting client gets it")
 	case h.Lingers:
-		row("lingers", "its client may keep it idle, until another client waits")
+		row("lingers", "its client may keep it idle until another client waits")
 	}
 	if h.Waiting > 0 {
 		row("waiting", fmt.Sprintf("%d more in that client", h.Waiting))
 	}
 	switch {
 	case h.Expires.IsZero():
-		row("expires", "never: it has no TTL, break it to free the lock")
+		row("expires", "never: it has no TTL; break it to free the lock")
 	case h.Overdue:
 		row("expires", Alarm.Sprintf("%s ago: the server has not removed the record", Brief(time.Since(h.Expires))))
 	case time.Until(h.Expires) < 0:
 		row("expires", fmt.Sprintf("%s ago, unless renewed since", Brief(time.Since(h.Expires))))
 	case h.Broken != nil:
-		row(h.Freed(), fmt.Sprintf("in %s at the latest", ExpiresIn(h.Holder)))
+		row(h.Freed(), fmt.Sprintf("within %s", ExpiresIn(h.Holder)))
 	case h.Fixed:
 		row("expires", fmt.Sprintf("in %s, TTL %v: its holder does not renew it", ExpiresIn(h.Holder), h.TTL))
 	case h.Unreadable:

@@ -12,7 +12,7 @@ import (
 // a name, so the pattern matches only a lock with exactly that name.
 func CheckPattern(c *console.Console, pattern string) {
 	if _, literal := wildcards(pattern); literal {
-		c.Complain("the pattern %s matches only a lock of that very name: \"*\" and a last \">\" stand for others as whole tokens, as in \"orders.*\" or \"orders.>\"", strconv.Quote(pattern))
+		c.Complain("the pattern %s matches only a lock of exactly that name: \"*\" and a final \">\" are wildcards only as whole tokens, as in \"orders.*\" or \"orders.>\"", strconv.Quote(pattern))
 	}
 }
 
@@ -20,7 +20,7 @@ func CheckPattern(c *console.Console, pattern string) {
 // otherwise.
 func NoPattern(name string) string {
 	if wild, literal := wildcards(name); (wild || literal) && Plain(name) == name {
-		return fmt.Sprintf("; this takes the name of one lock and no pattern, which \"lockctl ls %s\" takes", shellQuoted(name))
+		return fmt.Sprintf("; this command takes a lock's name, not a pattern: for a pattern use \"lockctl ls %s\"", shellQuoted(name))
 	}
 	return ""
 }

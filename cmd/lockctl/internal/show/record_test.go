@@ -153,25 +153,25 @@ func TestInfoText(t *testing.T) {
 		}{
 			"held":    {mutex(hold("web-1")), "held", []string{"holder    web-1 on a:4711", "held      1m30s, since ", "expires   in 12s unless renewed, TTL 15s", "id        ID", "revision  7"}},
 			"waits":   {mutex(hold("web-1"), waiter("web-2", func(w *admin.Waiter) { w.Goroutines = 3 })), "held", []string{"queue of 3\n      1  web-2 on z:12 and 2 more in that client  exclusive  waits 2.0s  ticket 65"}},
-			"free":    {mutex(nil, waiter("web-2")), "free, waited for", []string{"queue of 1"}},
+			"free":    {mutex(nil, waiter("web-2")), "free, with clients waiting", []string{"queue of 1"}},
 			"fixed":   {mutex(hold("web-1", func(h *admin.Holder) { h.Fixed, h.Purpose = true, "script" })), "held", []string{"expires   in 12s, TTL 15s: its holder does not renew it", "for       script"}},
-			"endless": {mutex(hold("web-1", func(h *admin.Holder) { h.Expires = time.Time{} })), "held", []string{"expires   never: it has no TTL, break it to free the lock"}},
-			"overdue": {mutex(hold("web-1", func(h *admin.Holder) { h.Overdue, h.Expires = true, time.Now().Add(-time.Minute) })), "overdue: nobody holds it, the next acquire gets it",
+			"endless": {mutex(hold("web-1", func(h *admin.Holder) { h.Expires = time.Time{} })), "held", []string{"expires   never: it has no TTL; break it to free the lock"}},
+			"overdue": {mutex(hold("web-1", func(h *admin.Holder) { h.Overdue, h.Expires = true, time.Now().Add(-time.Minute) })), "overdue: no longer held, the next acquire gets it",
 				[]string{"expires   1m00s ago: the server has not removed the record"}},
 			"broken": {mutex(hold("web-1", func(h *admin.Holder) { h.Broken = &admin.Broken{By: "ada@ops", Reason: "it sleeps", At: time.Now()} })), "broken, its holder may still be stopping",
-				[]string{"web-1 on a:4711 (broken)", "free      in 12s at the latest", "broken    0.00ms ago by ada@ops: it sleeps"}},
+				[]string{"web-1 on a:4711 (broken)", "free      within 12s", "broken    0.00ms ago by ada@ops: it sleeps"}},
 			"unreadable": {mutex(&admin.Holder{Unreadable: true, Holder: natslock.Holder{ID: "unreadable-7", Expires: time.Now().Add(time.Minute)}}), "held",
 				[]string{"holder    unknown (unreadable record)", "expires   in 1m00s", "id        unreadable-7"}},
-			"lingers": {mutex(hold("web-1", func(h *admin.Holder) { h.Lingers = true })), "held", []string{"lingers   its client may keep it idle, until another client waits"}},
-			"idle":    {mutex(hold("web-1", func(h *admin.Holder) { h.Lingers, h.Idle = true, true })), "held, idle when last renewed", []string{"lingers   idle when last renewed: another client that waits gets it"}},
+			"lingers": {mutex(hold("web-1", func(h *admin.Holder) { h.Lingers = true })), "held", []string{"lingers   its client may keep it idle until another client waits"}},
+			"idle":    {mutex(hold("web-1", func(h *admin.Holder) { h.Lingers, h.Idle = true, true })), "held, idle when last renewed", []string{"lingers   idle when last renewed: another waiting client gets it"}},
 			"handed on": {mutex(hold("web-1", func(h *admin.Holder) { h.Grants, h.Waiting, h.Waited = 5, 2, time.Second })), "held",
-				[]string{"waited    1.0s for it", "grants    5, handed on inside its client", "waiting   2 more in that client"}},
+				[]string{"waited    1.0s for it", "grants    5, handed over within its client", "waiting   2 more in that client"}},
 			"idle readers":    {admin.Info{Kind: admin.KindRW, Name: "x", Readers: readers}, "held by 2 readers, idle when last renewed", []string{"reader 1  one on a:4711", "reader 2  two on a:4711"}},
 			"a reader inside": {admin.Info{Kind: admin.KindRW, Name: "x", Readers: inside}, "held by 2 readers", nil},
 			"a writer":        {admin.Info{Kind: admin.KindRW, Name: "x", Holder: hold("web-1")}, "held by a writer", []string{"writer    web-1 on a:4711"}},
-			"behind readers":  {admin.Info{Kind: admin.KindRW, Name: "x", Holder: hold("web-1"), Readers: inside}, "held by 2 readers, a writer waits for them to leave", []string{"waits     1m30s, since 1999", ", for the readers to leave"}},
+			"behind readers":  {admin.Info{Kind: admin.KindRW, Name: "x", Holder: hold("web-1"), Readers: inside}, "held by 2 readers; a writer is waiting for them to leave", []string{"waits     1m30s, since 1999", ", for the readers to leave"}},
 			"permits": {admin.Info{Kind: admin.KindSemaphore, Name: "x", Permits: []admin.Holder{*hold("one", func(h *admin.Holder) { h.Slot, h.Of = 1, 2 })}, Queue: []admin.Waiter{waiter("two", func(w *admin.Waiter) { w.Of = 2 })}},
-				"1 of 2 permits taken", []string{"slot 1    one on a:4711", "permits   2, as its client knows", "two on z:12  one of 2  waits 2.0s"}},
+				"1 of 2 permits taken", []string{"slot 1    one on a:4711", "permits   2, according to its client", "two on z:12  one of 2  waits 2.0s"}},
 		} {
 			var out strings.Builder
 			PrintInfo(&out, c.info)
@@ -195,13 +195,13 @@ func TestBreakQuestion(t *testing.T) {
 		h   Holding
 		now bool
 	}{
-		"Break it? Nobody gets in before the holder has stopped or its lease is over, in 15s at the latest": {h: Holding{Holder: *hold("a")}},
-		"Break it? No writer gets in before the reader has stopped or its lease is over, in 15s at the latest": {
+		"Break it? No client gets in before the holder has stopped or its lease has ended, within 15s": {h: Holding{Holder: *hold("a")}},
+		"Break it? No writer gets in before the reader has stopped or its lease has ended, within 15s": {
 			h: Holding{Holder: *hold("a"), Kind: admin.KindRW, Mode: admin.Shared}},
-		"Break it? Nobody with its permit gets in before the holder has stopped or its lease is over": {
+		"Break it? No client gets its permit before the holder has stopped or its lease has ended": {
 			h: Holding{Holder: *hold("a", func(h *admin.Holder) { h.Expires = time.Time{} }), Kind: admin.KindSemaphore}},
-		"Break it NOW? The next one gets in while the holder may still be at work": {h: Holding{Holder: *hold("a")}, now: true},
-		"Break it? Nobody gets in before the holder has stopped or its lease is over, in 15s at the latest. The lock was idle when last renewed: its client gives it to any other that waits": {
+		"Break it NOW? The next client gets in while the holder may still be working": {h: Holding{Holder: *hold("a")}, now: true},
+		"Break it? No client gets in before the holder has stopped or its lease has ended, within 15s. The lock was idle when last renewed: its client gives it up to any other client that waits": {
 			h: Holding{Holder: *hold("a", idle)}},
 	} {
 		require.Equal(t, want, BreakQuestion(c.h, c.now))

@@ -44,7 +44,7 @@ type orders struct {
 }
 
 // errStopped is the reason for ending a command that had not lost its lock.
-var errStopped = errors.New("lockctl did not run until shortly before the end of the lock's validity")
+var errStopped = errors.New("lockctl did not run until shortly before the lock's validity ended")
 
 // Supervision runs a command under a lock, and ends it in time if the lock is lost.
 type Supervision struct {
@@ -191,11 +191,11 @@ func (w *Supervision) end(j *job, deadline instant, signals <-chan os.Signal) (c
 		case sig := <-signals: // the user may send a stronger signal
 			w.pass(j, sig)
 		case <-kill.C:
-			w.Complain("the command has not ended within %s; killing it", show.Brief(grace))
+			w.Complain("the command has not exited within %s; killing it", show.Brief(grace))
 			j.kill()
 			giveUp = time.After(afterKill)
 		case <-giveUp:
-			w.Complain("killed, but not yet gone; the lock is left to its TTL")
+			w.Complain("the command was killed but has not exited; the lock will expire with its TTL")
 			return code, false
 		case <-poll.C:
 		}
@@ -208,8 +208,8 @@ func (w *Supervision) end(j *job, deadline instant, signals <-chan os.Signal) (c
 func announceOutages(s *session.Session, lock Held) {
 	s.NC.SetDisconnectErrHandler(func(nc *nats.Conn, err error) {
 		if !nc.IsClosed() && lock.Remaining() > 0 {
-			s.Complain("connection lost (%v); the lock is lost in %s unless it comes back", err, show.Brief(lock.Remaining()))
+			s.Complain("connection lost (%v); the lock will be lost in %s unless the connection comes back", err, show.Brief(lock.Remaining()))
 		}
 	})
-	s.NC.SetReconnectHandler(func(nc *nats.Conn) { s.Complain("connected again to %s", tool.WithoutCredentials(nc.ConnectedUrl())) })
+	s.NC.SetReconnectHandler(func(nc *nats.Conn) { s.Complain("reconnected to %s", tool.WithoutCredentials(nc.ConnectedUrl())) })
 }

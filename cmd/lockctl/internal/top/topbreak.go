@@ -34,7 +34,7 @@ func (m *top) ask(info admin.Info, now bool) {
 	m.opened = mirror.IDOf(info)
 	switch len(held) {
 	case 0:
-		m.say(false, "%s is free, there is nothing to break", show.Plain(info.Name))
+		m.say(false, "%s is free: nothing to break", show.Plain(info.Name))
 	case 1:
 		m.confirm(breakOrder{info.Name, held[0], now})
 	default:
@@ -61,7 +61,7 @@ func (m *top) pressChoose(msg tea.KeyPressMsg) {
 
 func (m *top) confirm(order breakOrder) {
 	if order.h.Broken != nil && !order.now {
-		m.say(false, "broken already: %s when the %s has stopped, in %s at the latest", order.h.Freed(), order.h.Role(), show.ExpiresIn(order.h.Holder))
+		m.say(false, "already broken: %s when the %s has stopped, within %s", order.h.Freed(), order.h.Role(), show.ExpiresIn(order.h.Holder))
 		return
 	}
 	m.asked = &order
@@ -78,7 +78,7 @@ func (m *top) answered(yes bool) tea.Cmd {
 	return func() tea.Msg {
 		client := m.p.mirror.Client()
 		if client == nil {
-			return brokenMsg{order, errors.New("there is no bucket to ask")}
+			return brokenMsg{order, errors.New("the bucket does not exist")}
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), m.timeout)
 		defer cancel()
@@ -90,13 +90,13 @@ func (m *top) broken(msg brokenMsg) {
 	h, name := msg.order.h, show.Plain(msg.order.name)
 	switch {
 	case errors.Is(msg.err, natslock.ErrReleased):
-		m.say(false, "nothing was broken: the %s with token %d is gone", h.Role(), h.Token)
+		m.say(false, "nothing was broken: the %s with token %d no longer holds it", h.Role(), h.Token)
 	case msg.err != nil:
 		m.say(true, "%s", show.Plain(msg.err.Error()))
 	case msg.order.now:
-		m.say(false, "%s broken: %s now; the %s is notified, and may still be at work", name, h.Freed(), h.Role())
+		m.say(false, "%s broken: %s now; the %s is notified, but may still be working", name, h.Freed(), h.Role())
 	default:
-		m.say(false, "%s broken: %s when the %s has stopped, in %v at the latest", name, h.Freed(), h.Role(), h.TTL)
+		m.say(false, "%s broken: %s when the %s has stopped, within %v", name, h.Freed(), h.Role(), h.TTL)
 	}
 }
 

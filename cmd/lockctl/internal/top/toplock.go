@@ -43,7 +43,7 @@ func (m *top) lockLines() []string {
 		b.WriteString(m.state(info) + "\n" + rest)
 	}
 	if m.shot.both[info.Name] {
-		b.WriteString(show.Alarm.Sprint("there is a lock of another kind of this name: they do not exclude each other") + "\n")
+		b.WriteString(show.Alarm.Sprint("a lock of another kind has this name: they do not exclude each other") + "\n")
 	}
 	now := time.Now()
 	begun, _, _ := strings.Cut(show.ClockOn(m.begun, now), ".")

@@ -153,7 +153,7 @@ func (m *top) subtitle() string {
 	case m.filtering:
 		return m.filter.View()
 	case m.outage() && m.shot.state.Condition == mirror.NoLeader:
-		return show.Alarm.Sprint("Nobody gets a lock, and the list is as last read. See \"lockctl doctor\".")
+		return show.Alarm.Sprint("No client can get a lock, and this list is as last read. See \"lockctl doctor\".")
 	case m.outage() && m.shot.state.Condition == mirror.Unfit:
 		return show.Alarm.Sprint(show.Plain(m.shot.state.Why.Error()))
 	case m.outage():

@@ -52,7 +52,7 @@ func TestSaysWhatItKnows(t *testing.T) {
 		"live":         {mirror.State{Condition: mirror.Live}, "connected", "by queue", true},
 		"at first":     {mirror.State{Why: mirror.ErrReading}, "reading", "by queue", false},
 		"disconnected": {mirror.State{Since: since, Why: errors.New("no connection")}, "disconnected for 1m30s", "As last read.", false},
-		"no leader":    {mirror.State{Condition: mirror.NoLeader, Since: since, Why: errors.New("503")}, "no leader for 1m30s", "Nobody gets a lock", false},
+		"no leader":    {mirror.State{Condition: mirror.NoLeader, Since: since, Why: errors.New("503")}, "no leader for 1m30s", "No client can get a lock", false},
 		"unfit":        {mirror.State{Condition: mirror.Unfit, Since: since, Why: errors.New("sealed of bucket b is true")}, "unfit for 1m30s", "sealed", false},
 		"no bucket":    {mirror.State{Condition: mirror.Unfit, Since: since, Why: kvstore.ErrNotFound}, "no bucket for 1m30s", "not found", false},
 	} {
