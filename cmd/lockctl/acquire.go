@@ -24,12 +24,12 @@ type acquireCmd struct {
 	TTL    time.Duration `default:"1m" placeholder:"DURATION" help:"Lease, unless \"lockctl extend\" renews it (default ${default}, whole seconds, at most 366 days)."`
 	taking `embed:""`
 	Owner  string `placeholder:"TEXT" help:"Name of the holder (default USER@HOST:PID of the script)."`
-	JSON   bool   `name:"json" help:"Print an object with the handle, the fencing token and the end."`
+	JSON   bool   `name:"json" help:"Print an object with the handle, the fencing token and the expiry."`
 	Name   string `arg:"" type:"name" predictor:"lock" help:"The lock's name."`
 }
 
 func (*acquireCmd) Help() string {
-	return `Waits for the lock as "lockctl run" does, takes it, prints its handle and ends. Later
+	return `Waits for the lock as "lockctl run" does, takes it, prints its handle and exits. Later
 commands need the handle, on this machine or another one:
 
   H=$(lockctl acquire jobs --ttl 60s) || exit
@@ -38,20 +38,20 @@ commands need the handle, on this machine or another one:
   second-part
   lockctl release "$H"
 
-No process renews the lock: it is free when its TTL has passed, even while the script
-still works. Prefer "lockctl run", which ends the command in time. Otherwise choose a TTL
-that is longer than each part of the script, and call extend between the parts. The script
-is alone until "valid_until" of --json, a margin before the lock is free. A resource that
-refuses smaller tokens than the last one is safe from a script that took too long.
+No process renews the lock: it is free when its TTL expires, even if the script is still
+working. Prefer "lockctl run", which ends the command in time. Otherwise choose a TTL
+longer than each part of the script, and call extend between the parts. The script has the
+lock to itself until "valid_until" of --json, shortly before the lock is free. A resource
+that refuses tokens below the last one is safe from a script that took too long.
 
-The handle stays the same until the release. It is no secret: each client that may write
+The handle stays the same until the release. It is not a secret: any client that may write
 the lock's record can use it. After an operator's break the next extend or release fails.
 
   lockctl acquire -n nightly || exit 0
   lockctl acquire --permits 5 exports --ttl 10m
   lockctl acquire reports --json | jq -r '.handle, .token'
 
-Exit code: 0, 128 + N if signal N ended the waiting, and
+Exit code: 0, 128 + N if signal N ended the wait, and
   1, or -E   the lock was not free in time (-n, -w)
   75   the lock was lost before its handle could be printed`
 }
@@ -111,14 +111,14 @@ type handleJSON struct {
 	Handle     string    `json:"handle" doc:"for lockctl extend and release"`
 	Kind       string    `json:"kind" doc:"mutex, rw or semaphore"`
 	Mode       string    `json:"mode" doc:"exclusive or shared"`
-	Name       string    `json:"name" doc:"the lock's name, as ls has it"`
-	Slot       *int      `json:"slot" doc:"permit of a semaphore, from 0; null: another lock"`
-	ID         string    `json:"id" doc:"of the claim, for lockctl break --id"`
-	Token      uint64    `json:"token" doc:"fencing token, which extend keeps; below 2^53 until 2060"`
+	Name       string    `json:"name" doc:"the lock's name, as ls prints it"`
+	Slot       *int      `json:"slot" doc:"a semaphore's permit, from 0; null for other locks"`
+	ID         string    `json:"id" doc:"the claim's id, for lockctl break --id"`
+	Token      uint64    `json:"token" doc:"fencing token, kept by extend; below 2^53 until 2060"`
 	TTL        float64   `json:"ttl" doc:"the lease"`
-	Valid      float64   `json:"valid" doc:"how long the script is alone from now on"`
-	ValidUntil time.Time `json:"valid_until" doc:"until when the script is alone, by the clock of this machine"`
-	Expires    time.Time `json:"expires" doc:"when the lock is free unless it is extended or released, by the clock of this machine"`
+	Valid      float64   `json:"valid" doc:"how long the script has the lock to itself from now"`
+	ValidUntil time.Time `json:"valid_until" doc:"the end of that time, by this machine's clock"`
+	Expires    time.Time `json:"expires" doc:"when the lock is free unless extended or released, by this machine's clock"`
 }
 
 // printHeld prints text or, if asJSON is set, the handle as JSON.

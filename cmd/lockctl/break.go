@@ -19,36 +19,35 @@ import (
 
 type breakCmd struct {
 	Name   string  `arg:"" type:"name" predictor:"lock" help:"The lock's name."`
-	Kind   string  `placeholder:"KIND" help:"mutex, rw or semaphore; needed when there are several of that name."`
-	ID     *string `name:"id" placeholder:"ID" help:"Break the holder, writer or reader with this id, or with the only id that begins so."`
-	Reason string  `default:"broken with lockctl" placeholder:"TEXT" help:"Shown to the holder, and by info, ls and watch."`
-	Now    bool    `help:"Let the next one in at once, while the holder may still be working: an exception to mutual exclusion."`
+	Kind   string  `placeholder:"KIND" help:"mutex, rw or semaphore; required if locks of different kinds share the name."`
+	ID     *string `name:"id" placeholder:"ID" help:"Break the holder, writer or reader with this id or unambiguous prefix."`
+	Reason string  `default:"broken with lockctl" placeholder:"TEXT" help:"Reason to show to the holder, and in info, ls and watch."`
+	Now    bool    `help:"Let the next client in at once, although the holder may still be working: an exception to mutual exclusion."`
 	Force  bool    `short:"f" help:"Do not ask."`
 }
 
 func (*breakCmd) Help() string {
 	return `Shows the holder, asks, and breaks that holder and no later one. The holder is notified
-and cannot renew its lease any more. No other client gets in before the holder has
-stopped or its lease would have ended anyway. With --now the next client gets in at once:
-two may be working at the same time, and only resources that check fencing tokens are safe.
+and can no longer renew its lease. No other client gets in before the holder has stopped or
+its lease would have ended anyway. With --now the next client gets in at once: two may be
+working at the same time, and only resources that check fencing tokens are safe.
 
-Some locks have no process to notify: that of a script, until the script releases it, and
-one that its holder left to another program (Lock.Handoff) or to the rest of a minimum
-hold. They are free when their TTL has passed, or at once by --now.
+Some locks have no process to notify: a script's, until the script releases it, and one
+that its holder left to another program (Lock.Handoff) or to the rest of a minimum hold.
+They are free when their TTL expires, or at once with --now.
 
 Every claim to a lock has an id, which "lockctl info" and "lockctl ls --wide" show. A
-script that gives the id, or its unambiguous beginning, breaks that claim and never a
-later one.
+script that gives the id, or an unambiguous prefix, breaks that claim and never a later one.
 
-Of a reader-writer lock this breaks the writer or one reader, of a semaphore one holder.
-Where several could be meant they are listed and nothing is broken: choose with --kind or
---id. A writer that still waits for readers to leave gives way and queues again.
+For a reader-writer lock this breaks the writer or one reader, for a semaphore one holder.
+If several match, they are listed and nothing is broken: choose with --kind or --id. A
+writer that still waits for readers to leave gives way and queues again.
 
   lockctl break deploy --reason "host is gone"
   lockctl break -f deploy --id MAEFS64Q
 
-Exit code 1: nothing was broken, because the holder is gone, is another one, or the
-answer was no.`
+Exit code 1: nothing was broken, because the lock was released, has another holder, or you
+answered no.`
 }
 
 // AfterApply validates what kong's tags cannot express.

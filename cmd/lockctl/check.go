@@ -17,45 +17,45 @@ import (
 )
 
 type checkCmd struct {
-	Pattern    string        `arg:"" type:"name" optional:"" default:">" predictor:"lock" help:"Names to check: \"*\" stands for one token, a last \">\" for all that follow."`
-	Held       time.Duration `placeholder:"DURATION" help:"Report a lock that was held for longer."`
+	Pattern    string        `arg:"" type:"name" optional:"" default:">" predictor:"lock" help:"Names to check: \"*\" stands for one token, a final \">\" for all that follow."`
+	Held       time.Duration `placeholder:"DURATION" help:"Report a lock that has been held for longer."`
 	Waits      time.Duration `placeholder:"DURATION" help:"Report a lock with a longer wait."`
-	Late       time.Duration `placeholder:"DURATION" help:"Report a lock whose renewal is later than planned by more than this."`
-	Queue      *int          `placeholder:"N" help:"Report a lock with more waiters than N."`
+	Late       time.Duration `placeholder:"DURATION" help:"Report a lock renewed later than planned by more than this."`
+	Queue      *int          `placeholder:"N" help:"Report a lock with more than N waiters."`
 	Partitions string        `type:"name" placeholder:"GROUP" predictor:"group" help:"Check the locks of this group of workers instead of a pattern."`
-	Unowned    *int          `placeholder:"N" help:"Report more than N partitions that nobody owns."`
-	Moving     *int          `placeholder:"N" help:"Report more than N partitions that have an owner and are to have another one."`
-	All        bool          `help:"Report what is held or waited for by design, too."`
+	Unowned    *int          `placeholder:"N" help:"Report more than N partitions without an owner."`
+	Moving     *int          `placeholder:"N" help:"Report more than N partitions that have an owner but should have another."`
+	All        bool          `help:"Also report what is held or waited for by design."`
 	ExitCode   int           `short:"E" name:"exit-code" default:"1" placeholder:"N" help:"Exit code when a lock is reported: 2 is critical for Nagios."`
-	JSON       bool          `name:"json" help:"Print an array of the locks that are reported, as ls does."`
+	JSON       bool          `name:"json" help:"Print an array of the reported locks, as ls does."`
 }
 
 func (*checkCmd) Help() string {
-	return `Compares each lock with limits, and prints one line: "ok", or the lock that is furthest
-beyond its limit and how many more there are. At the limit itself a lock is within it.
-Times are by the clocks of holders, waiters and this machine.
+	return `Compares each lock with limits, and prints one line: "ok", or the lock furthest beyond its
+limit and how many more there are. A lock exactly at its limit is within it. Times are by
+the clocks of holders, waiters and this machine.
 
 A lock that is idle or overdue does not count as held. Of readers and permits the oldest
-counts. A writer that waits for readers to leave is a waiter. What is held or waited for
-by design is within --held, --waits and --queue, unless you give --all: leaders and
+counts. A writer that waits for readers to leave is a waiter. Without --all, the limits
+--held, --waits and --queue ignore what is held or waited for by design: leaders and
 standbys of an election, members of a group and their partitions, locks of scripts, jobs.
 
-A name of locks of several kinds is beyond any limit: they do not exclude each other.
+A name used by locks of different kinds is always reported: they do not exclude each other.
 
 A client renews its lease after a third of the TTL: with a TTL of 15s, after 5s. --late 3s
-reports one that was last renewed more than 8s ago. Leases that nobody renews, as those of
+reports one last renewed more than 8s ago. Leases that are never renewed, such as those of
 "lockctl acquire", are never late.
 
---partitions reports a group without a member. A partition that moves has no owner for a
-moment, so let an alarm want several reports in a row. Workers wait only for partitions
-that they are to have: --waits limits how long one is in motion.
+--partitions reports a group without members. A moving partition briefly has no owner, so
+alert only after several reports in a row. Workers wait only for partitions that they
+should own: --waits limits how long one is in motion.
 
   lockctl check --held 10m --waits 1m --queue 20
   lockctl check 'orders.>' --held 30s -E 2
   lockctl check --partitions ingest --unowned 0 --waits 1m
 
-Exit code: 0 if all locks are within the limits; 1, or -E, if one is not. Another code
-says that nothing is known: 64 without a limit, 69 without a leader of the bucket, 78 if
+Exit code: 0 if all locks are within the limits; 1, or -E, if one is not. Any other code
+means that nothing is known: 64 without a limit, 69 without a leader of the bucket, 78 if
 the bucket is unfit.`
 }
 

@@ -12,8 +12,8 @@ import (
 
 // choice is the set of flags that select the lock's kind and mode.
 type choice struct {
-	Read    bool `help:"Read, together with other readers."`
-	Write   bool `help:"Write, alone."`
+	Read    bool `help:"Take the lock for reading, shared with other readers."`
+	Write   bool `help:"Take the lock for writing, exclusively."`
 	Permits *int `placeholder:"N" help:"Take one of N permits (1 to 256)."`
 }
 

@@ -15,39 +15,39 @@ import (
 )
 
 type electCmd struct {
-	Value     string        `placeholder:"TEXT" help:"Shown while this candidate leads, an address for example."`
-	TTL       time.Duration `default:"15s" placeholder:"DURATION" help:"Lease: nobody leads so long if this machine dies (default ${default}, whole seconds)."`
+	Value     string        `placeholder:"TEXT" help:"Text to show while this candidate leads, such as an address."`
+	TTL       time.Duration `default:"15s" placeholder:"DURATION" help:"Lease: how long no candidate leads if this machine dies (default ${default}, whole seconds)."`
 	Once      bool          `help:"Lead for one term only."`
-	Create    bool          `help:"Make a missing bucket, with three replicas on a cluster."`
-	KillAfter time.Duration `default:"5s" placeholder:"DURATION" help:"From TERM to KILL (default ${default})."`
+	Create    bool          `help:"Create a missing bucket, with three replicas on a cluster."`
+	KillAfter time.Duration `default:"5s" placeholder:"DURATION" help:"Time from TERM to KILL (default ${default})."`
 	naming    `embed:""`
 	Name      string   `arg:"" type:"name" predictor:"lock" help:"The election's name."`
 	Command   []string `arg:"" optional:"" passthrough:"partial" help:"The command and its arguments."`
 }
 
 func (*electCmd) Help() string {
-	return `lockctl waits until it leads, and runs the command while it does. When the command ends,
-lockctl resigns and campaigns again, behind the candidates that wait by then. If the
-command ran for less than 10 s, lockctl pauses before that, for up to 10 s. So several
-machines that run the same line keep one command running.
+	return `Waits until this candidate leads, and runs the command while it does. When the command
+ends, lockctl resigns and campaigns again, behind the candidates that wait by then; if the
+command ran for less than 10 s, it first pauses for up to 10 s. So several machines that
+run the same line keep one command running.
 
-The command is run as "lockctl run" does it, with the same variables and a guard. When
-the term is lost, by an outage or a break, the group gets TERM, and KILL before another
-candidate leads. Then lockctl campaigns again.
+The command runs as in "lockctl run", with the same variables and a guard. When the term is
+lost in an outage or a break, the group gets TERM, and KILL before another candidate leads.
+Then lockctl campaigns again.
 
-INT, TERM, HUP and QUIT end a candidate that waits. While it leads they go to the
-command, and lockctl resigns and ends when the command does.
+INT, TERM, HUP and QUIT end a waiting candidate. A leader passes them to the command,
+resigns when the command ends, and exits.
 
 An election is the mutex of the same name. "lockctl info" shows the leader, its value and
-the candidates, "lockctl watch" each change of the leader, and "lockctl break" ends a term.
+the candidates, "lockctl watch" each change of leader, and "lockctl break" ends a term.
 
   lockctl elect scheduler --value 10.0.0.7:8080 -- ./scheduler
   lockctl info scheduler --json | jq -r '.[].holder.meta.value'
 
 Exit code of a candidate that a signal ended: the command's, or 128 + N for signal N
 if it did not lead. With --once the command's, 128 + N if signal N killed it, and
-  75   the term of --once was lost, or a killed command is still there
-  126  the command cannot be executed   127 there is none of that name`
+  75   the term of --once was lost, or a killed command has not exited
+  126  the command cannot be executed   127 the command was not found`
 }
 
 // AfterApply validates what kong's tags cannot express.

@@ -9,23 +9,23 @@ import (
 )
 
 type extendCmd struct {
-	TTL    *time.Duration `placeholder:"DURATION" help:"New lease, from now on (default that of acquire)."`
-	JSON   bool           `name:"json" help:"Print an object with the handle, the fencing token and the end."`
-	Handle handle         `arg:"" help:"What acquire has printed."`
+	TTL    *time.Duration `placeholder:"DURATION" help:"New lease, from now (default that of acquire)."`
+	JSON   bool           `name:"json" help:"Print an object with the handle, the fencing token and the expiry."`
+	Handle handle         `arg:"" help:"What acquire printed."`
 }
 
 func (*extendCmd) Help() string {
-	return `Gives a lock of "lockctl acquire" a whole TTL from now on, and prints for how many seconds
-the script is alone: the TTL less a margin. Handle, token and metadata stay, and nobody
-gets the lock in between. A lock that lasts for longer already keeps its end.
+	return `Renews a lock of "lockctl acquire" for a full TTL from now, and prints for how many seconds
+the script has it to itself: the TTL less a margin. Handle, token and metadata stay the same,
+and no other client gets the lock in between. A lock that already lasts longer keeps its end.
 
   H=$(lockctl acquire jobs) || exit
   lockctl extend "$H" >/dev/null || exit
   lockctl extend "$H" --ttl 10m >/dev/null || exit
   left=$(lockctl extend "$H") && timeout "$left" ./second-part
 
-Exit code 75: the lock was lost or released. After another failure the script is alone as
-long as it was before, and can try again.`
+Exit code 75: the lock was lost or released. After any other failure the script has the
+lock for as long as before, and can try again.`
 }
 
 func (c *extendCmd) Run(g *session.Globals) error {
@@ -54,18 +54,18 @@ func (c *extendCmd) Run(g *session.Globals) error {
 }
 
 type releaseCmd struct {
-	Handle handle `arg:"" help:"What acquire has printed."`
+	Handle handle `arg:"" help:"What acquire printed."`
 }
 
 func (*releaseCmd) Help() string {
-	return `Ends a lock that "lockctl acquire" took: the next waiter gets it at once. Exit code 0 says
-that nobody else had the lock since the acquire.
+	return `Releases a lock of "lockctl acquire": the next waiter gets it at once. Exit code 0 means
+that no other client had the lock since the acquire.
 
   lockctl release "$H"
   H=$(lockctl acquire jobs) || exit
   trap 'lockctl release "$H"' EXIT; trap 'exit 130' INT; trap 'exit 143' TERM
 
-Exit code 75: the lock was lost or released before. 69: no server, and the TTL frees it.`
+Exit code 75: the lock was already lost or released. 69: no server; the TTL frees the lock.`
 }
 
 func (c *releaseCmd) Run(g *session.Globals) error {

@@ -18,31 +18,30 @@ import (
 )
 
 type historyCmd struct {
-	Pattern string        `arg:"" type:"name" predictor:"lock" help:"Name of a lock, or a pattern: \"*\" stands for a token, a last \">\" for all that follow."`
-	Since   time.Duration `placeholder:"DURATION" help:"Show the time from this long ago on, as 1h or 7d (default all that is kept)."`
-	Verbose bool          `short:"v" help:"Print renewals too, and each gap."`
+	Pattern string        `arg:"" type:"name" predictor:"lock" help:"Name of a lock, or a pattern: \"*\" stands for one token, a final \">\" for all that follow."`
+	Since   time.Duration `placeholder:"DURATION" help:"Show events since this long ago, such as 1h or 7d (default all that are kept)."`
+	Verbose bool          `short:"v" help:"Also print renewals and each gap."`
 	JSON    bool          `name:"json" help:"Print one object per line."`
 }
 
 func (*historyCmd) Help() string {
 	return `Prints what has happened to a lock, the oldest event first, in the lines of "lockctl
-watch". "lockctl init --history 7d" makes the history: the server copies each write to the
-bucket into a stream beside it. An event takes about 265 bytes.
+watch". "lockctl init --history 7d" creates the history: the server copies each write to
+the bucket into a stream beside it. An event takes about 265 bytes.
 
-A line "gap" says where a grant or an end of this lock is missing. The last line sums up
-the other writes to the bucket that are missing; with -v each gap has a line. There are
-three causes: nothing so old is kept; the history is behind the bucket; the server could
-not copy a record before another one replaced it, because two writes of one lock were about
-a millisecond apart, or the history had no leader. An end that is missing may be shown as
-"expired", and instead of a grant that is missing the next renewal is printed.
+A line "gap" shows where a grant or an end of this lock is missing. The last line sums up
+the other missing writes to the bucket; with -v each gap has a line. There are three
+causes: the history does not reach back that far; it is behind the bucket; the server could
+not copy a record before another replaced it, because two writes of one lock were about a
+millisecond apart, or the history had no leader. A missing end may be shown as "expired",
+and a missing grant as the next renewal.
 
-The times are those of the copies. A history that has caught up after an outage shows the
-time of that.
+Times are those of the copies: after an outage they show when the history caught up.
 
   lockctl history deploy --since 1h
   lockctl history 'orders.>' --json | jq 'select(.event == "expired")'
 
-Exit code 0 even if nothing has happened, 77: see "lockctl perms PATTERN --history", 78: no
+Exit code 0 even if there are no events; 77: see "lockctl perms PATTERN --history"; 78: no
 bucket, or no history.`
 }
 

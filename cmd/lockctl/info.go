@@ -15,8 +15,8 @@ type infoCmd struct {
 
 func (*infoCmd) Help() string {
 	return `Shows the holder, or the writer and the readers, with their metadata, the queue in its
-order, and a break if there was one. Of a semaphore each holder has its slot. Locks of
-other kinds of that name are shown too. They do not exclude each other.
+order, and a break if there was one. Each holder of a semaphore has its slot. Locks of
+other kinds with that name are shown too; they do not exclude each other.
 
   lockctl info deploy
   lockctl info deploy --json | jq '.[].holder.token'

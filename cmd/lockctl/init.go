@@ -24,38 +24,38 @@ import (
 )
 
 type initCmd struct {
-	Replicas    int           `placeholder:"N" help:"Servers that keep the bucket: 1, 3 or 5 (default 3 on a cluster and 1 elsewhere, or as it is)."`
-	Storage     string        `enum:"file,memory," default:"" placeholder:"TYPE" help:"file or memory (default file, or as it is)."`
-	MaxBytes    int64         `placeholder:"BYTES" help:"Largest size of the bucket, --max-bytes=-1 for none (default unlimited, or as it is)."`
-	Cluster     string        `placeholder:"NAME" help:"Cluster that the bucket is placed in."`
-	Tag         []string      `placeholder:"TAG" help:"Tag of the servers that it is placed on; can be repeated."`
-	History     time.Duration `placeholder:"DURATION" help:"Keep a history of the locks for this long, as 7d, for \"lockctl history\"."`
-	HistorySize int64         `placeholder:"BYTES" help:"Largest size of that history (default 256 MiB, or as it is)."`
-	Print       bool          `help:"Print the stream's configuration as JSON and ask no server."`
+	Replicas    int           `placeholder:"N" help:"Servers that keep the bucket: 1, 3 or 5 (default 3 on a cluster and 1 elsewhere, or unchanged)."`
+	Storage     string        `enum:"file,memory," default:"" placeholder:"TYPE" help:"file or memory (default file, or unchanged)."`
+	MaxBytes    int64         `placeholder:"BYTES" help:"Largest size of the bucket, --max-bytes=-1 for none (default unlimited, or unchanged)."`
+	Cluster     string        `placeholder:"NAME" help:"Cluster to place the bucket in."`
+	Tag         []string      `placeholder:"TAG" help:"Tag of the servers to place it on; can be repeated."`
+	History     time.Duration `placeholder:"DURATION" help:"Keep a history of the locks for this long, such as 7d, for \"lockctl history\"."`
+	HistorySize int64         `placeholder:"BYTES" help:"Largest size of that history (default 256 MiB, or unchanged)."`
+	Print       bool          `help:"Print the stream's configuration as JSON, without a server."`
 	Force       bool          `short:"f" aliases:"yes" help:"Do not ask."`
 }
 
 func (*initCmd) Help() string {
-	return `Creates the bucket, or repairs it. It shows the settings that it will change, and those
-that only re-creating the bucket can change. Then it asks, and changes the stream. It
-never deletes anything. In a JetStream domain or account that is not the users' it creates
-a second bucket, whose locks exclude nobody in the first: it says where it is.
+	return `Creates the bucket, or repairs it. It shows the settings that it will change and those that
+only re-creating the bucket can change, asks, and changes the stream. It never deletes
+anything. In a JetStream domain or account other than the users' it creates a second
+bucket, whose locks do not exclude clients of the first; it prints where the bucket is.
 
---print prints a new bucket's configuration, for declarative tools; on a cluster give it
+--print prints a new bucket's configuration for declarative tools; on a cluster add
 --replicas 3. It has a random id, and a first sequence that depends on the time: print it
 once and keep it.
 
---history keeps a history in a stream beside the bucket, with the same replicas, from now
-on. "nats stream rm HISTORY_natslock" ends it.
+--history keeps a history from now on, in a stream beside the bucket with the same
+replicas. "nats stream rm HISTORY_natslock" ends it.
 
   lockctl init
   lockctl init --history 7d
   lockctl init --print --replicas 3 >locks.json && nats stream add --config locks.json
 
-Exit code: 0 if the bucket is as asked for, and
-  1    nothing was changed: the answer was no, or another user has changed the bucket
+Exit code: 0 if the bucket is as requested, and
+  1    nothing was changed: you answered no, or another user changed the bucket
   64   usage, or no terminal to ask on
-  78   the bucket is unfit, or not as requested, and has to be re-created`
+  78   the bucket is unfit, or not as requested, and must be re-created`
 }
 
 // AfterApply validates what kong's tags cannot express.

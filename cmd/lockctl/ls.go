@@ -19,33 +19,33 @@ import (
 )
 
 type lsCmd struct {
-	Pattern string `arg:"" type:"name" optional:"" default:">" predictor:"lock" help:"Names to list: \"*\" stands for one token, a last \">\" for all that follow."`
-	Wide    bool   `help:"Also TTL, id, revision, metadata, and a line for each reader."`
+	Pattern string `arg:"" type:"name" optional:"" default:">" predictor:"lock" help:"Names to list: \"*\" stands for one token, a final \">\" for all that follow."`
+	Wide    bool   `help:"Also show TTL, id, revision, metadata, and a line for each reader."`
 	Sort    string `default:"name" enum:"name,held,expires,queue" placeholder:"BY" help:"name, held (longest first), expires (soonest first) or queue (longest first)."`
 	JSON    bool   `name:"json" help:"Print an array of objects."`
 }
 
 func (*lsCmd) Help() string {
 	return `Prints a line for each lock, with the mode, the holder, the fencing token, the time held,
-the end of the lease unless it is renewed, and the numbers of readers and waiters. Several
-readers share a line, with the longest time held and the last end of a lease. A writer
-that waits for them to leave has a line of its own. Of a semaphore the mode says how many
+the end of the lease unless renewed, and the numbers of readers and waiters. Several
+readers share a line, with the longest time held and the latest end of a lease. A writer
+that waits for them to leave has its own line. The mode of a semaphore shows how many
 permits are taken.
 
-A lock is "idle" if its client keeps it for goroutines of its own, and none of them was
-inside when the client last renewed it. It is "overdue" if its lease has ended and the
-server has not removed the record: nobody holds it. A name of locks of several kinds is
-marked: these do not exclude each other. A record that lockctl cannot read is listed too,
-because it keeps others out all the same.
+A lock is "idle" if its client keeps it for its own goroutines, and none of them was inside
+at the last renewal. It is "overdue" if its lease has ended but the server has not removed
+the record: it is no longer held. A name used by locks of different kinds is marked: they
+do not exclude each other. A record that lockctl cannot read is listed too, because it
+still blocks other clients.
 
-A name that is not UTF-8, has characters that are not printable, or begins with a double
-quote is shown in double quotes, as Go quotes: "a\xff". Each command takes it so. Put it in
-single quotes for the shell: '"a\xff"'.
+A name that is not UTF-8, contains unprintable characters or begins with a double quote is
+shown in double quotes, as Go quotes: "a\xff". Every command accepts this form. In a shell
+put it in single quotes: '"a\xff"'.
 
   lockctl ls 'orders.>' --sort held
   lockctl ls --json | jq -r '.[] | select(.queue != []) | .name'
 
-Exit code 69: no leader of the bucket answers, so nobody knows.`
+Exit code 69: no leader of the bucket answers, so the locks are unknown.`
 }
 
 func (c *lsCmd) Run(g *session.Globals) error {

@@ -45,28 +45,28 @@ import (
 // cli is the command line. Global flags may precede or follow the command.
 type cli struct {
 	session.Globals
-	HelpConnection connectionHelp `help:"Show -s URL, --context NAME and the like."`
+	HelpConnection connectionHelp `help:"Show the connection flags, such as -s URL and --context NAME."`
 
 	Run     runCmd     `cmd:"" group:"take" help:"Run a command while holding a lock."`
 	Elect   electCmd   `cmd:"" group:"take" help:"Run a command while leading."`
 	Acquire acquireCmd `cmd:"" group:"take" help:"Take a lock for a script, and print its handle."`
-	Extend  extendCmd  `cmd:"" group:"take" help:"Give a lock that a script has taken a whole TTL again."`
-	Release releaseCmd `cmd:"" group:"take" help:"Release a lock that a script has taken."`
+	Extend  extendCmd  `cmd:"" group:"take" help:"Renew a script's lock for a full TTL."`
+	Release releaseCmd `cmd:"" group:"take" help:"Release a script's lock."`
 
 	Ls         lsCmd          `cmd:"" group:"see" aliases:"list" help:"List the locks that are held or waited for."`
 	Info       infoCmd        `cmd:"" group:"see" help:"Show everything about one lock."`
 	Partitions partitionsCmd  `cmd:"" group:"see" help:"Show who owns the partitions of a group of workers."`
 	Check      checkCmd       `cmd:"" group:"see" help:"Compare locks with limits, for a monitoring system."`
 	Break      breakCmd       `cmd:"" group:"care" help:"End another client's hold on a lock."`
-	Init       initCmd        `cmd:"" group:"care" help:"Make the bucket, or repair the one there is."`
-	Doctor     doctor.Command `cmd:"" group:"care" help:"Check all that locks depend on."`
+	Init       initCmd        `cmd:"" group:"care" help:"Create the bucket, or repair an existing one."`
+	Doctor     doctor.Command `cmd:"" group:"care" help:"Check everything that locks depend on."`
 	Demo       demo.Command   `cmd:"" group:"begin" help:"Show contention, a crash and a break on a server in this process."`
 	Perms      permsCmd       `cmd:"" group:"care" help:"Print the NATS permissions that a user of locks needs."`
 	Server     serverCmd      `cmd:"" group:"begin" help:"Run a server with JetStream for development."`
 
 	Completion completionCmd `cmd:"" group:"begin" help:"Let the shell complete commands, flags and the names of locks."`
 	Watch      watchCmd      `cmd:"" group:"see" help:"Print the events of locks as they happen."`
-	History    historyCmd    `cmd:"" group:"see" help:"Show what has happened to a lock."`
+	History    historyCmd    `cmd:"" group:"see" help:"Show what happened to a lock."`
 	Top        top.Command   `cmd:"" group:"see" help:"Show locks, holders and queues live, full screen."`
 
 	// Hidden commands, which are run by lockctl itself or by go generate rather than by hand.
@@ -75,11 +75,11 @@ type cli struct {
 	Victim    demo.Victim     `cmd:"" hidden:"" help:"The demo's worker that gets killed."`
 }
 
-const description = `Locks among processes, kept in a NATS JetStream key-value bucket.
+const description = `Distributed locks, kept in a NATS JetStream key-value bucket.
 
 Exit codes:
   64 usage   69 no server   75 the lock was lost   77 no permission
-  78 no bucket, or one not fit for locks   70 anything else`
+  78 no bucket, or one unfit for locks   70 anything else`
 
 func main() {
 	show.SetupColors()
@@ -162,7 +162,7 @@ func newParser(con *console.Console, c *cli) (*kong.Kong, error) {
 		kong.ExplicitGroups([]kong.Group{
 			{Key: "connection", Title: "Connection, as for the nats command:"},
 			{Key: "take", Title: "Take a lock:"}, {Key: "see", Title: "See what is locked:"},
-			{Key: "care", Title: "Take care of locks and their bucket:"}, {Key: "begin", Title: "Begin:"},
+			{Key: "care", Title: "Maintain locks and their bucket:"}, {Key: "begin", Title: "Get started:"},
 		}),
 		kong.Help(shortHelp),
 		kong.Vars{"version": version()},

@@ -28,32 +28,32 @@ import (
 )
 
 type partitionsCmd struct {
-	Group string `arg:"" type:"name" optional:"" predictor:"group" help:"The group's name; without one the groups are listed."`
-	Wide  bool   `help:"Also tokens, metadata, and every partition in a line of its own."`
-	Watch bool   `short:"w" help:"Go on, and show what changes."`
-	JSON  bool   `name:"json" help:"Print an array of objects; with --watch an object in a line for each change of a group."`
+	Group string `arg:"" type:"name" optional:"" predictor:"group" help:"The group's name; without one, all groups are listed."`
+	Wide  bool   `help:"Also show tokens, metadata, and each partition on its own line."`
+	Watch bool   `short:"w" help:"Keep running, and show changes."`
+	JSON  bool   `name:"json" help:"Print an array of objects; with --watch, one object per line for each change of a group."`
 }
 
 func (*partitionsCmd) Help() string {
 	return `Shows a group of workers that share partitions. A line for each worker has its weight, how
-many partitions it owns and is to own (its quota), who it is, how long it has been a
-member, and the numbers of its partitions. A worker that is leaving has no weight. Then
-follow the partitions that nobody owns, and those in motion: these have an owner and are
-to have another one. A worker that crashed stays an owner until its leases have ended.
+many partitions it owns and should own (its quota), who it is, how long it has been a
+member, and the numbers of its partitions. A worker that is leaving has no weight. Below
+are the partitions without an owner, and those in motion, which have an owner and should
+have another. A worker that crashed stays an owner until its leases end.
 
---watch shows for how long nobody has owned a partition. A history knows it too: "lockctl
-history ingest.part.7". On a terminal --watch shows the group as it is now. Elsewhere it
-prints the whole again after each change, below a line with the time. It waits until an
-outage of the server is over, and says so.
+--watch shows how long a partition has had no owner; so does a history: "lockctl history
+ingest.part.7". On a terminal --watch shows the group as it is now. Elsewhere it prints the
+whole group after each change, below a line with the time. It reports an outage of the
+server and waits until it is over.
 
 Any user that may read the names below the group can run this. Without a group lockctl
-lists all locks, and needs to read them.
+lists all locks, and needs permission to read them.
 
   lockctl partitions
   lockctl partitions ingest --watch
   lockctl partitions ingest --json | jq '.[].partitions[] | select(.holder == null) | .number'
 
-Exit code: 0, even if nobody is in the group, and when INT or TERM ends --watch.`
+Exit code: 0, even if the group has no members, and when INT or TERM ends --watch.`
 }
 
 func (c *partitionsCmd) Run(g *session.Globals) error {

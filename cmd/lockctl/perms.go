@@ -11,35 +11,34 @@ import (
 )
 
 type permsCmd struct {
-	Pattern *string `arg:"" type:"name" optional:"" help:"Names of locks: \"*\" is one token, a last \">\" all that follow. A user needs it."`
+	Pattern *string `arg:"" type:"name" optional:"" help:"Names of locks: \"*\" stands for one token, a final \">\" for all that follow. Required for a user."`
 	Role    string  `enum:"user,observer,operator,admin" default:"user" placeholder:"ROLE" help:"user, observer, operator or admin (default ${default})."`
-	OwnOnly bool    `help:"Let the user read no record of another name."`
-	History bool    `help:"Let the user read the history of all locks, and an admin make it too."`
-	JSON    bool    `name:"json" help:"Print an object with the subjects instead."`
+	OwnOnly bool    `help:"Do not let the user read records of other names."`
+	History bool    `help:"Let the user read the history of all locks, and an admin create it."`
+	JSON    bool    `name:"json" help:"Print an object with the subjects."`
 }
 
 func (*permsCmd) Help() string {
-	return `Prints the permissions that a NATS user needs for the locks whose names match, to be pasted
+	return `Prints the permissions that a NATS user needs for the locks whose names match, to paste
 into the user's entry in a server's configuration. Comments say what each subject is for,
-and what it shows or allows beyond these locks. Asks no server.
+and what it shows or allows beyond these locks. Needs no server.
 
   user      takes locks, waits for them, reads them
-  observer  reads locks and their history, and writes nothing
-  operator  reads locks and breaks them, cannot wait in a queue
-  admin     both, and creates, repairs and deletes the bucket
+  observer  reads locks and their history, writes nothing
+  operator  reads and breaks locks, cannot wait in a queue
+  admin     user and operator, and creates, repairs and deletes the bucket
 
---bucket, --js-domain, --js-api-prefix and --inbox-prefix are those that the user will
-connect with. On a server of the domain itself leave --js-domain out: there the server
-removes the domain before it checks permissions. With an inbox prefix of its own nobody
-else can read the user's answers.
+Give the --bucket, --js-domain, --js-api-prefix and --inbox-prefix that the user will
+connect with. On a server of the domain itself omit --js-domain: there the server removes
+the domain before it checks permissions. With its own inbox prefix, no other user can read
+the user's answers.
 
-A user sees the owners and metadata of all locks in the bucket. --own-only shows it those
-of its own only, and their names all the same. Reads are slower then, and unavailable while
-a replica lags or allow_direct is off. The server logs up to two refusals for each of its
-connections.
+A user sees the owners and metadata of all locks in the bucket. --own-only limits that to
+its own locks, but not their names. Reads are slower then, and unavailable while a replica
+lags or allow_direct is off. The server logs up to two refusals per connection.
 
-An observer of all names has --history. One of some names has not, because a history has
-all names.
+An observer of all names has --history. One of some names has not, because a history
+contains all names.
 
 With --json an object: "role", "pattern", "bucket", and "publish" and "subscribe", arrays
 of objects with "subject", "for" and "leaks".

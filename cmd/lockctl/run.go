@@ -20,48 +20,48 @@ import (
 
 type runCmd struct {
 	choice    `embed:""`
-	TTL       time.Duration `default:"15s" placeholder:"DURATION" help:"Lease: others wait so long if this machine dies (default ${default}, whole seconds)."`
+	TTL       time.Duration `default:"15s" placeholder:"DURATION" help:"Lease: how long others wait if this machine dies (default ${default}, whole seconds)."`
 	taking    `embed:""`
 	naming    `embed:""`
-	Keep      *time.Duration `placeholder:"DURATION" help:"Run a job once: after a command that ended with 0 no call with this name runs it for so long (1s to 365 days)."`
-	KillAfter time.Duration  `default:"5s" placeholder:"DURATION" help:"From TERM to KILL (default ${default})."`
-	Shell     *string        `name:"command" short:"c" placeholder:"TEXT" help:"Run this text by $SHELL or /bin/sh."`
+	Keep      *time.Duration `placeholder:"DURATION" help:"Run a job once: after the command exits with 0, no call with this name runs it for this long (1s to 365 days)."`
+	KillAfter time.Duration  `default:"5s" placeholder:"DURATION" help:"Time from TERM to KILL (default ${default})."`
+	Shell     *string        `name:"command" short:"c" placeholder:"TEXT" help:"Run this text with $SHELL or /bin/sh."`
 	Name      string         `arg:"" type:"name" predictor:"lock" help:"The lock's name."`
 	Command   []string       `arg:"" optional:"" passthrough:"partial" help:"The command and its arguments."`
 }
 
 func (*runCmd) Help() string {
-	return `Without --read, --write or --permits this takes the mutex of that name. --read and
---write take the reader-writer lock, --permits the semaphore, of which all clients give
-the same N. These are different locks, which do not exclude each other.
+	return `Takes the mutex of that name, with --read or --write the reader-writer lock, and with
+--permits the semaphore, for which all clients must give the same N. These are different
+locks, which do not exclude each other.
 
-After a second lockctl says on standard error for whom it waits, and at which place in
-the queue. Inside the command, at any depth, lockctl refuses to wait for the same lock
-(LOCKCTL_HELD has the locks around). It allows a lock for reading inside one for reading
-unless a writer waits, and a permit while the commands around leave one free.
+After waiting for a second, lockctl reports on standard error who holds the lock, and its
+place in the queue. Inside the command, at any depth, lockctl refuses to wait for a lock
+that an enclosing command holds (LOCKCTL_HELD lists those). It allows a read lock inside a
+read lock unless a writer waits, and a permit if the enclosing commands leave one free.
 
-The command finds LOCK_NAME, LOCK_TOKEN (the fencing token: greater than that of every
-holder before) and LOCK_TTL (seconds) in its environment, and with --permits LOCK_SLOT,
-its permit from 0: tokens rise within one permit only. It runs in a process group of its
-own, in the foreground if lockctl is. lockctl passes INT, TERM, HUP, QUIT, USR1 and USR2 on.
+The command's environment has LOCK_NAME, LOCK_TOKEN (the fencing token, greater than that
+of every earlier holder), LOCK_TTL (seconds) and, with --permits, LOCK_SLOT (the permit's
+number, from 0: tokens rise only within one permit). The command runs in its own process
+group, in the foreground if lockctl is. lockctl forwards INT, TERM, HUP, QUIT, USR1 and USR2.
 
-With --keep the command is a job that is done once under its name, which has the day, the
-release or the batch in it. When the command has ended with 0, its mutex stays for the time
-of --keep, and later calls end with 0 and do nothing. Otherwise the next call runs the job
-again: call it every few minutes. It does not wait. While another call runs the job, the
-exit code is 1, or that of -E, and with -E 0 lockctl says nothing.
+With --keep the command is a job that is done once under its name, which should contain the
+day, release or batch. When the command exits with 0, its mutex stays for the time of
+--keep, and later calls exit with 0 and do nothing. Otherwise the next call runs the job
+again, so call it every few minutes. It does not wait: while another call runs the job, the
+exit code is 1, or that of -E; with -E 0 lockctl prints nothing.
 
-When the lock is lost, by an outage or a break, the group gets TERM, and KILL after
---kill-after or before the lease ends on the server, whichever is first. Processes that
-the command leaves in the background when it ends continue without the lock.
+When the lock is lost in an outage or a break, the group gets TERM, and KILL after
+--kill-after or before the lease ends on the server, whichever comes first. Processes that
+the command leaves in the background continue without the lock.
 
 A second process, the guard, ends the group if lockctl is killed. If lockctl is stopped
 (^Z, SIGSTOP, a debugger), the group is dead before the next holder starts: with a TTL
-of 15 s it gets TERM 10 s and KILL 13 s after the last renewal. The guard does not reach
-a process that left the group (setsid, a daemon), and cannot act while the machine or
-the container is frozen, nor if it is killed with its lockctl. Windows has no guard. In
-these cases only a resource that checks LOCK_TOKEN is safe. lockctl may be the first process
-of a container.
+of 15 s it gets TERM 10 s and KILL 13 s after the last renewal. The guard cannot reach a
+process that left the group (setsid, a daemon), and cannot act while the machine or
+container is frozen, or if it is killed with its lockctl. Windows has no guard. In these
+cases only a resource that checks LOCK_TOKEN is safe. lockctl may be the first process of a
+container.
 
   lockctl run deploy -- ./deploy.sh
   lockctl run -n -E 0 nightly -- ./backup.sh   # not twice, and no error
@@ -70,12 +70,12 @@ of a container.
   lockctl run --read index -- ./query
   lockctl run --permits 5 exports -- ./export
 
-Exit code: the command's, 128 + N if signal N killed it or ended the waiting, and
-  0    also if the job was done before (--keep)
+Exit code: the command's, 128 + N if signal N killed it or ended the wait, and
+  0    also if the job was already done (--keep)
   1, or -E   the lock was not free in time (-n, -w, --keep)
-  69   no server, or none that has confirmed that the job is done (--keep)
+  69   no server, or no confirmation that the job is done (--keep)
   75   the lock was lost, or the guard ended the command
-  126  the command cannot be executed   127 there is none of that name`
+  126  the command cannot be executed   127 the command was not found`
 }
 
 // AfterApply validates what kong's tags cannot express.

@@ -13,22 +13,22 @@ import (
 )
 
 type serverCmd struct {
-	Port int    `short:"p" default:"4222" placeholder:"PORT" help:"Port on the loopback interface (default ${default}); 0 is any free one."`
-	Dir  string `type:"path" placeholder:"DIR" help:"Where the data is kept (default: under the user's cache directory)."`
+	Port int    `short:"p" default:"4222" placeholder:"PORT" help:"Port on the loopback interface (default ${default}); 0 for any free one."`
+	Dir  string `type:"path" placeholder:"DIR" help:"Directory for the data (default: under the user's cache directory)."`
 }
 
 func (*serverCmd) Help() string {
 	return `Runs a NATS server on the loopback interface, without users: every process on this machine
-can use it. It keeps its data, and creates a missing bucket. In production run nats-server,
-three of them.
+can use it. It keeps its data, and creates a missing bucket. In production run three
+nats-servers.
 
-It prints its URL when it is ready. INT, TERM or HUP end it, unless it was started with
-that signal ignored, as nohup does.
+It prints its URL when it is ready. INT, TERM or HUP ends it, unless that signal was
+ignored at its start, as with nohup.
 
   lockctl server &
   export NATS_URL=nats://127.0.0.1:4222
 
-Exit code: 0 when a signal ended it, 69 when the port or the directory is taken.`
+Exit code: 0 when a signal ended it, 69 when the port or the directory is in use.`
 }
 
 // AfterApply validates what kong's tags cannot express.

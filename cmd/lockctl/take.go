@@ -19,10 +19,10 @@ import (
 // taking is the set of flags shared by the commands that wait for a lock.
 type taking struct {
 	Nonblock         bool              `short:"n" help:"Fail instead of waiting."`
-	Wait             *time.Duration    `short:"w" placeholder:"SECONDS" help:"Fail after waiting so long; 0 is as -n."`
-	ConflictExitCode int               `short:"E" default:"1" placeholder:"CODE" help:"Exit code of such a failure (default ${default})."`
-	Meta             map[string]string `mapsep:"none" placeholder:"KEY=VALUE" help:"Metadata, which lockctl info shows; can be repeated."`
-	Create           bool              `help:"Make a missing bucket, with three replicas on a cluster."`
+	Wait             *time.Duration    `short:"w" placeholder:"SECONDS" help:"Fail after waiting this long; 0 means -n."`
+	ConflictExitCode int               `short:"E" default:"1" placeholder:"CODE" help:"Exit code if -n or -w fails (default ${default})."`
+	Meta             map[string]string `mapsep:"none" placeholder:"KEY=VALUE" help:"Metadata for lockctl info; can be repeated."`
+	Create           bool              `help:"Create a missing bucket, with three replicas on a cluster."`
 	nesting          nesting           `kong:"-"`
 }
 

@@ -18,8 +18,8 @@ import (
 )
 
 type watchCmd struct {
-	Pattern string `arg:"" type:"name" optional:"" default:">" help:"Names to watch: \"*\" stands for one token, a last \">\" for all that follow."`
-	Verbose bool   `short:"v" help:"Print renewals too."`
+	Pattern string `arg:"" type:"name" optional:"" default:">" help:"Names to watch: \"*\" stands for one token, a final \">\" for all that follow."`
+	Verbose bool   `short:"v" help:"Also print renewals."`
 	JSON    bool   `name:"json" help:"Print one object per line."`
 }
 
@@ -28,30 +28,30 @@ func (*watchCmd) Help() string {
 fencing token or the ticket in the queue, and the time waited or held.
 
   queued     a client began to wait
-  granted    a client got the lock; a writer, the gate that lets no reader pass
-  renewed    a lease continues (with -v)
-  late       a lease continues, renewed more than two thirds of its TTL after the last
-             time: one more such delay ends it
-  released   the holder has unlocked
-  expired    a lease ended: the holder is dead, or cut off
-  broken     an operator ended a hold
+  granted    a client got the lock; a writer, the gate that keeps out new readers
+  renewed    a lease was renewed (with -v)
+  late       a lease was renewed more than two thirds of its TTL after the last time:
+             one more such delay ends it
+  released   the holder unlocked
+  expired    a lease ended: the holder is dead or cut off
+  broken     an operator broke a hold
   gave up    a waiter stopped waiting
 
-Events are hints. Those during an outage of the server are missed, and those while the
-bucket has no leader, for which watch asks each 10 s. Standard error says when that was.
-The watch begins when "watching" stands there. A holder that was never seen has no name
-when it leaves. "idle" marks the event of a lock that nobody was inside when its client
-last renewed it. When the bucket is deleted, watch waits for the next one.
+Events are hints: those during an outage of the server are missed, and those while the
+bucket has no leader, which watch checks every 10 s. Standard error says when that was.
+The watch begins when "watching" is printed. A holder that was never seen has no name when
+it leaves. "idle" marks an event of a lock that no goroutine was inside at its last renewal.
+When the bucket is deleted, watch waits for the next one.
 
   lockctl watch 'orders.>'
   lockctl watch --json | jq 'select(.event == "expired") | .name'
 
 With --json each line has "time", "event" ("gave_up" with an underscore), "kind", "name",
 "mode", "token" or "ticket", and the fields of a holder in "lockctl ls --json". "ttl",
-"expires", "waited", "held" and "broken" are null if they do not apply. "grants" counts
-those that the event reports, and "after" is the time since the last renewal of a late one.
-Events between "time" and "until" of the event "gap" may be missing: after an outage, or
-because the reader left 65,536 events unread. "remade": the bucket was re-created in the gap.`
+"expires", "waited", "held" and "broken" are null if they do not apply. "grants" is the
+number of grants that the event reports, "after" the time since the last renewal of a late
+one. Events between "time" and "until" of the event "gap" may be missing, after an outage or
+because the reader left 65,536 events unread; "remade": the bucket was re-created in the gap.`
 }
 
 // AfterApply validates what kong's tags cannot express.

@@ -28,7 +28,7 @@ type Command struct {
 // Help returns the detailed help for the command.
 func (*Command) Help() string {
 	return `Starts a server in this process, with its data in a temporary directory, and lets workers
-contend for one lock. One of them is a process that gets killed, another one's lock is
+contend for one lock. One of them, a separate process, is killed; another one's lock is
 broken. Exit code 1: two holders overlapped, or tokens did not rise.`
 }
 

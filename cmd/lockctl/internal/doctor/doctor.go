@@ -23,11 +23,11 @@ import (
 
 // Command is "lockctl doctor".
 type Command struct {
-	Pattern     string   `arg:"" type:"name" optional:"" default:">" help:"For users who have but some names: try it with one of these."`
-	OtherDomain []string `placeholder:"NAME" help:"Search this domain too for a second bucket; can be repeated."`
-	Monitor     []string `placeholder:"URL" help:"Monitoring address of a server, as http://127.0.0.1:8222, which shows how it writes to disk; can be repeated."`
-	Repair      bool     `help:"Remove records whose TTL has ended, 10,000 at most."`
-	Verbose     bool     `short:"v" help:"Show the settings of the bucket that are ok, too."`
+	Pattern     string   `arg:"" type:"name" optional:"" default:">" help:"For users with access to only some names: try locks with one of these."`
+	OtherDomain []string `placeholder:"NAME" help:"Also search this domain for a second bucket; can be repeated."`
+	Monitor     []string `placeholder:"URL" help:"Monitoring address of a server, such as http://127.0.0.1:8222, which shows how it writes to disk; can be repeated."`
+	Repair      bool     `help:"Remove records whose TTL has ended, at most 10,000."`
+	Verbose     bool     `short:"v" help:"Also show the bucket's settings that are ok."`
 	JSON        bool     `name:"json" help:"Print an object."`
 }
 
@@ -35,21 +35,21 @@ type Command struct {
 func (*Command) Help() string {
 	return `Checks everything that locks depend on: the servers that the context and the cluster name,
 their versions, certificates and clocks, JetStream, replicas, every setting of the bucket,
-its room, mirrors, a bucket of the same name in another domain, the history, names of
-locks of several kinds, and the permissions of this user. Then it takes, renews and releases locks under a name of its
-own. It changes nothing and leaves nothing, unless told to. It judges by a server that
-reaches the leader of the bucket.
+its room, mirrors, a bucket of the same name in another domain, the history, names used by
+locks of different kinds, and this user's permissions. Then it takes, renews and releases
+locks under its own names. It changes nothing and leaves nothing behind unless told to. It
+judges by a server that reaches the leader of the bucket.
 
-A row has a finding and its repair. It is ok, warning (locks are safe, and slower or
-riskier than need be), error, or unknown. The doctor tries only what the role of this user
-is for: an observer takes no lock. What it has not looked at stands below the rows.
+A row has a finding and its repair. It is ok, warning (locks are safe, but slower or at
+more risk than necessary), error, or unknown. The doctor tries only what this user's role
+is for: an observer takes no lock. What it did not check is listed below the rows.
 
-The row "renewals" has the demand of the locks, three writes in the TTL of each record,
-and the part that was confirmed in time. docs/operate/many-locks.md says what to do.
+The row "renewals" shows the demand of the locks, three writes per TTL of each record, and
+how much of it was confirmed in time. See docs/operate/many-locks.md for what to do.
 
-A server can forget TTLs over a restart. Records whose TTL has ended keep nobody out, and
-stand in "lockctl ls" until the lock is taken again. --repair removes those that the
-pattern matches, and says how many are left. It touches no record of a client that lives.
+A server can forget TTLs in a restart. Records whose TTL has ended block no client, but stay
+in "lockctl ls" until the lock is taken again. --repair removes those that the pattern
+matches, and prints how many are left. It never touches a live client's record.
 
   lockctl doctor
   lockctl doctor 'orders.>'
@@ -64,7 +64,7 @@ Exit code: 0 without warnings and errors, even if a row is unknown, and
   69   no server, no JetStream, or no leader of the bucket
   70   locks or their history do not work for another reason
   77   the server refuses the user something that locks need
-  78   the bucket is missing or not fit for locks`
+  78   the bucket is missing or unfit for locks`
 }
 
 // Statuses of a check. Scripts depend on these words.

@@ -12,13 +12,13 @@ import (
 // gapJSON is the output of --json for missing events. Scripts depend on it, so fields may be
 // added but never renamed. The reference prints the doc tags.
 type gapJSON struct {
-	Time   *time.Time `json:"time" doc:"the gap's begin, by the server's clock; null: there was nothing before"`
+	Time   *time.Time `json:"time" doc:"the gap's beginning, by the server's clock; null: there is nothing before it"`
 	Event  string     `json:"event" doc:"gap"`
 	Until  time.Time  `json:"until" doc:"its end"`
-	Missed *uint64    `json:"missed" doc:"how many writes of any lock are missing; with a name, how many events of that lock at least; null: not known"`
+	Missed *uint64    `json:"missed" doc:"how many writes of any lock are missing; with a name, at least how many events of that lock; null: unknown"`
 	Remade bool       `json:"remade" doc:"the bucket was deleted and re-created in the gap"`
-	Kind   *string    `json:"kind" doc:"of the lock whose records show the gap; null: any locks"`
-	Name   *string    `json:"name" doc:"its name, as ls has it; null: any locks"`
+	Kind   *string    `json:"kind" doc:"the kind of lock whose records show the gap; null: any locks"`
+	Name   *string    `json:"name" doc:"its name, as ls prints it; null: any locks"`
 }
 
 // GapObject formats a gap as a line of JSON.

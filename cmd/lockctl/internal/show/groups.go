@@ -12,34 +12,34 @@ import (
 // reference prints the doc tags.
 type groupJSON struct {
 	Group      string          `json:"group" doc:"its name"`
-	Count      int             `json:"count" doc:"how many partitions it has; without members what its owners show, at least"`
-	Unowned    int             `json:"unowned" doc:"how many partitions nobody owns"`
-	InMotion   int             `json:"in_motion" doc:"how many partitions have an owner and are to have another one"`
+	Count      int             `json:"count" doc:"how many partitions it has; without members, at least as many as its owners show"`
+	Unowned    int             `json:"unowned" doc:"how many partitions have no owner"`
+	InMotion   int             `json:"in_motion" doc:"how many partitions have an owner but should have another"`
 	Members    []memberJSON    `json:"members" doc:"the workers, first come first"`
-	Refused    []memberJSON    `json:"refused" doc:"workers that want to share another number of partitions, and are about to leave"`
-	Partitions []partitionJSON `json:"partitions" doc:"all partitions, by their numbers"`
+	Refused    []memberJSON    `json:"refused" doc:"workers configured for a different number of partitions, which are about to leave"`
+	Partitions []partitionJSON `json:"partitions" doc:"all partitions, by number"`
 }
 
 type memberJSON struct {
-	ID     string `json:"id" doc:"of the worker"`
+	ID     string `json:"id" doc:"the worker's id"`
 	Weight int    `json:"weight" doc:"how many shares it gets"`
 	Owned  int    `json:"owned" doc:"how many partitions it owns"`
-	Quota  int    `json:"quota" doc:"how many partitions it is to own"`
+	Quota  int    `json:"quota" doc:"how many partitions it should own"`
 	Token  uint64 `json:"token" doc:"fencing token of the membership; below 2^53 until 2060"`
 	client
 	Since time.Time         `json:"since" doc:"when it joined, by its own clock"`
-	Meta  map[string]string `json:"meta" doc:"what the worker says of itself"`
+	Meta  map[string]string `json:"meta" doc:"the worker's metadata"`
 }
 
 type partitionJSON struct {
 	Number   int         `json:"number" doc:"from 0"`
-	Member   string      `json:"member" doc:"the id of the worker that owns it, even if that is leaving; empty: nobody, or a holder that is no worker"`
-	Holder   *holderJSON `json:"holder" doc:"the holder of its lock; null: nobody owns it"`
-	Planned  string      `json:"planned" doc:"the id of the member that is to own it; empty: there are no members"`
-	Former   bool        `json:"former" doc:"an earlier process with the id of a member owns it"`
-	InMotion bool        `json:"in_motion" doc:"it has an owner and is to have another one"`
+	Member   string      `json:"member" doc:"the id of the worker that owns it, even if leaving; empty: none, or a holder that is not a worker"`
+	Holder   *holderJSON `json:"holder" doc:"the holder of its lock; null: no owner"`
+	Planned  string      `json:"planned" doc:"the id of the member that should own it; empty: no members"`
+	Former   bool        `json:"former" doc:"its owner is an earlier process with a member's id"`
+	InMotion bool        `json:"in_motion" doc:"it has an owner but should have another"`
 	Waiting  int         `json:"waiting" doc:"how many workers wait for its lock"`
-	Unowned  *time.Time  `json:"unowned_since" doc:"with --watch: since when this lockctl has seen no owner, by its clock; null: it has one, or nothing is known"`
+	Unowned  *time.Time  `json:"unowned_since" doc:"with --watch: since when lockctl has seen no owner, by its own clock; null: it has one, or unknown"`
 }
 
 // GroupShapes returns the JSON objects that describe a group, in the order of the reference.

@@ -23,14 +23,14 @@ import (
 // doc tags.
 type lockJSON struct {
 	Kind        string       `json:"kind" doc:"mutex, rw or semaphore"`
-	Name        string       `json:"name" doc:"in quotes, as Go quotes, if it is not UTF-8 or begins with a quote"`
+	Name        string       `json:"name" doc:"quoted as in Go if it is not UTF-8 or begins with a quote"`
 	Mode        string       `json:"mode" doc:"exclusive, shared, or free"`
-	Holder      *holderJSON  `json:"holder" doc:"the holder or the writer; null: nobody, or readers"`
+	Holder      *holderJSON  `json:"holder" doc:"the holder or the writer; null: none, or only readers"`
 	Readers     []holderJSON `json:"readers" doc:"the readers, first come first"`
-	Permits     []holderJSON `json:"permits" doc:"of a semaphore its holders, by their slots"`
+	Permits     []holderJSON `json:"permits" doc:"a semaphore's holders, by slot"`
 	Queue       []waiterJSON `json:"queue" doc:"the waiters, first in line first"`
-	WriterWaits bool         `json:"writer_waits" doc:"the writer in holder lets no more readers in, and waits for those in readers to leave"`
-	BothKinds   bool         `json:"both_kinds" doc:"there is a lock of another kind of the same name"`
+	WriterWaits bool         `json:"writer_waits" doc:"the writer in holder keeps out new readers, and waits for those in readers to leave"`
+	BothKinds   bool         `json:"both_kinds" doc:"a lock of another kind has the same name"`
 }
 
 // client is the client of a holder or waiter in the output of --json.
@@ -43,25 +43,25 @@ type client struct {
 // holderJSON is a holder in the output of --json.
 type holderJSON struct {
 	Token uint64 `json:"token" doc:"fencing token; below 2^53 until 2060, so that jq reads it exactly"`
-	ID    string `json:"id" doc:"of this claim, for break --id"`
+	ID    string `json:"id" doc:"the claim's id, for break --id"`
 	client
 	Since      time.Time         `json:"since" doc:"when it took the lock, by its own clock"`
 	Held       float64           `json:"held" doc:"the time since then, by the clocks of its holder and of this machine"`
-	Waited     float64           `json:"waited" doc:"the time from the call to the grant; 0: it did not queue"`
-	Grants     uint64            `json:"grants" doc:"how many goroutines have held the lock by this claim, this one included"`
+	Waited     float64           `json:"waited" doc:"the time from the call to the grant; 0: no queueing"`
+	Grants     uint64            `json:"grants" doc:"how many goroutines have held the lock by this claim, including this one"`
 	Waiting    int               `json:"waiting" doc:"how many goroutines of its client wait behind it"`
 	TTL        float64           `json:"ttl" doc:"its lease"`
 	Expires    *time.Time        `json:"expires" doc:"when the lease ends unless it is renewed, by the server's clock; null: never"`
-	Overdue    bool              `json:"overdue" doc:"the lease has ended: nobody holds the lock by this record"`
+	Overdue    bool              `json:"overdue" doc:"the lease has ended: the lock is no longer held by this record"`
 	Meta       map[string]string `json:"meta" doc:"the metadata of the lock"`
 	Broken     *brokenJSON       `json:"broken" doc:"the break; null: not broken"`
-	Revision   uint64            `json:"revision" doc:"of the record as it was read"`
+	Revision   uint64            `json:"revision" doc:"the record's revision when read"`
 	Unreadable bool              `json:"unreadable" doc:"held by an unknown owner: lockctl cannot read the record"`
 	Lingers    bool              `json:"lingers" doc:"its client may keep the lock idle"`
 	Idle       bool              `json:"idle" doc:"no goroutine was inside when the client last renewed the lock"`
-	Purpose    string            `json:"purpose" doc:"election, member, partition, script, job (one that is done), or rest (of a minimum hold); empty: not said"`
-	Slot       int               `json:"slot" doc:"of a semaphore: its permit, from 0"`
-	Of         int               `json:"of" doc:"of a semaphore: how many permits there are; 0: another lock"`
+	Purpose    string            `json:"purpose" doc:"election, member, partition, script, job (one that is done), or rest (of a minimum hold); empty: not given"`
+	Slot       int               `json:"slot" doc:"a semaphore's permit, from 0"`
+	Of         int               `json:"of" doc:"a semaphore's number of permits; 0 for other locks"`
 }
 
 // brokenJSON is a holder's break in the output of --json.
@@ -73,16 +73,16 @@ type brokenJSON struct {
 
 // waiterJSON is a waiter in the output of --json.
 type waiterJSON struct {
-	Ticket uint64 `json:"ticket" doc:"the place: lower ones come first"`
-	ID     string `json:"id" doc:"of this claim"`
+	Ticket uint64 `json:"ticket" doc:"its place: lower ones come first"`
+	ID     string `json:"id" doc:"the claim's id"`
 	client
-	Since      time.Time `json:"since" doc:"when it began to wait, by its own clock"`
+	Since      time.Time `json:"since" doc:"when its wait began, by its own clock"`
 	Waited     float64   `json:"waited" doc:"the time since then, by its clock and that of this machine"`
 	Mode       string    `json:"mode" doc:"exclusive or shared"`
 	Purpose    string    `json:"purpose" doc:"what it waits for: see the holder"`
-	Goroutines int       `json:"goroutines" doc:"how many goroutines of its client wait at the place"`
-	Of         int       `json:"of" doc:"of a semaphore: how many permits there are; 0: another lock"`
-	Overdue    bool      `json:"overdue" doc:"the place has ended, and keeps nobody waiting"`
+	Goroutines int       `json:"goroutines" doc:"how many goroutines of its client wait at this place"`
+	Of         int       `json:"of" doc:"a semaphore's number of permits; 0 for other locks"`
+	Overdue    bool      `json:"overdue" doc:"the place has ended, and no longer blocks others"`
 }
 
 // Shape is a type of object in the output of --json. The doc tags of its fields describe it.

@@ -21,7 +21,7 @@ import (
 
 // Command is "lockctl top".
 type Command struct {
-	Pattern string `arg:"" type:"name" optional:"" default:">" help:"Names to show: \"*\" stands for one token, a last \">\" for all that follow."`
+	Pattern string `arg:"" type:"name" optional:"" default:">" help:"Names to show: \"*\" stands for one token, a final \">\" for all that follow."`
 	Sort    string `default:"queue" enum:"queue,wait,held,expires,grants,readers,holder,name" placeholder:"BY" help:"queue (the most contended first), wait, held, expires, grants, readers, holder or name."`
 	Reason  string `default:"broken with lockctl top" placeholder:"TEXT" help:"Reason of a break, shown to the holder and by lockctl info."`
 }
@@ -29,33 +29,33 @@ type Command struct {
 // Help returns the detailed help for the command.
 func (*Command) Help() string {
 	return `A live view of the locks, the most contended first, with the holder, the time since the
-grant, the end of the lease unless it is renewed, the length of the queue, the longest wait
-and the grants per second. A hand-over is a grant to a waiter, but for those inside the
-client of a lock that lingers.
+grant, the end of the lease unless renewed, the length of the queue, the longest wait and
+the grants per second. A hand-over is a grant to a waiter, except inside the client of a
+lock that lingers.
 
-top says so when it cannot reach the server, when the bucket has no leader, and when it is
-unfit. Until that is over the list is as last read, and a lock whose lease has ended
-meanwhile is "unknown". A lock that has become free stays for two seconds. "lockctl ls
---help" explains "idle" and "overdue".
+top reports when it cannot reach the server, and when the bucket has no leader or is unfit.
+Until that is over the list is as last read, and a lock whose lease ends is "unknown". A
+lock that has become free stays for two seconds. "lockctl ls --help" explains "idle" and
+"overdue".
 
-  up, down, j, k   choose; also page up and down, home, end
-  enter            everything about one lock, and its events; esc goes back
+  up, down, j, k   select; also page up and down, home, end
+  enter            details of a lock, and its events; esc goes back
   /                show only names and holders that contain a text; esc ends it
-  s, r             sort by the next order; the other way round
+  s, r             next sort order; reverse it
   b                break the holder, after a y, as "lockctl break" does
-  B                break it so that the next one gets in at once
+  B                break it and let the next client in at once
   ?                help
   q                quit
 
-The selected line begins with ">". The first line is selected until you choose another one,
-and then the selection follows its lock; home ends that. A "!" marks a name that is a mutex
-and a reader-writer lock at once: these do not exclude each other. The screen of a lock has
-up to 200 of its events since top began.
+The selected line begins with ">". The first line stays selected until you choose another,
+and then the selection follows its lock; home ends that. A "!" marks a name used by locks
+of different kinds, which do not exclude each other. The screen of a lock has up to 200 of
+its events since top began.
 
   lockctl top 'orders.>'
   lockctl top --sort held
 
-Exit code 64: usage, or no terminal. 69: no server at the start, or none any more that lets
+Exit code 64: usage, or no terminal. 69: no server at the start, or none left that lets
 this user in.`
 }
 
