@@ -38,14 +38,14 @@ func noAnswer(t *trial) {
 	}
 	for i, one := range tries {
 		a := t.answered(one.r, one.ch)
-		t.expect(a.Result == "error", `"error": the lock is free, and its claims had `+answers[i].what, "%s", a)
+		t.expect(a.Result == "error", `"error": the lock is free, but its claims got `+answers[i].what, "%s", a)
 	}
 }
 
 // tries makes the program try a lock, and waits until the program has sent an attempt.
 func (t *trial) tries(name string) (*asked, write) {
 	a := t.asks(request{Do: "try", Name: name})
-	t.eventually("an attempt for "+name, "there is none", func() bool { return len(t.wire.seen("lock."+name)) > 0 })
+	t.eventually("an attempt on "+name, "none", func() bool { return len(t.wire.seen("lock."+name)) > 0 })
 	return a, t.wire.seen("lock." + name)[0]
 }
 
@@ -100,7 +100,7 @@ func earlierRenewal(t *trial) {
 		return fate{}
 	})
 	s := t.take(x)
-	t.eventually("a renewal", "there is none", func() bool { all := t.wire.seen(s.key); return len(all) > 1 && all[1].answered })
+	t.eventually("a renewal", "none", func() bool { all := t.wire.seen(s.key); return len(all) > 1 && all[1].answered })
 	t.pause(settled / 3)
 	t.status(x)
 }
@@ -129,12 +129,12 @@ func unfitAnswer(t *trial) {
 	}
 	before := t.wire.infosShown()
 	pass()
-	t.eventually("a verification of the bucket", "there is none", func() bool { return t.wire.infosShown() > before })
+	t.eventually("a verification of the bucket", "none", func() bool { return t.wire.infosShown() > before })
 	t.pause(settled)
 	close(answers)
 	a := t.answered(claim.r, claim.ch)
-	t.expect(a.Result != "ok", "no grant: the answer came when the program knew that the bucket has a max_age of 1 h", "%s", a)
-	t.eventually("no record", "it is still there", func() bool { return !t.read("lock." + x).live() })
+	t.expect(a.Result != "ok", "no grant: when the answer came, the program knew that the bucket has a max_age of 1 h", "%s", a)
+	t.eventually("no record", "still there", func() bool { return !t.read("lock." + x).live() })
 }
 
 // renewalError answers the first renewal of each lease with an error.
@@ -158,11 +158,11 @@ func renewalError(t *trial) {
 		t.take(name(i))
 	}
 	for i, one := range answers {
-		t.eventually("a renewal that is stored", "there is none", func() bool {
-			t.expect(!t.program.toldLost(name(i)), "no lost lock: the answer to its renewal was "+one.what, `{"event":"lost"}`)
+		t.eventually("a stored renewal", "none", func() bool {
+			t.expect(!t.program.toldLost(name(i)), "no lost lock: its renewal was answered with "+one.what, `{"event":"lost"}`)
 			return number(t.read("lock." + name(i)).fields["r"]) > 0
 		})
-		t.expect(t.status(name(i)).Held, "held: the answer to its renewal was "+one.what, "not held")
+		t.expect(t.status(name(i)).Held, "held: its renewal was answered with "+one.what, "not held")
 	}
 }
 
@@ -181,7 +181,7 @@ func marginOfLong(t *trial) {
 		a = t.try(name)
 		t.expect(a.Result == "ok", "ok: the lock is free", "%s", a)
 		left, most := time.Duration(a.Left)*time.Millisecond, t.whole()-t.whole()/1000
-		t.expect(left <= most+rounding, fmt.Sprintf("a validity of %v at most for a TTL of %v", most, ttl), "%v left", left)
+		t.expect(left <= most+rounding, fmt.Sprintf("a validity of at most %v for a TTL of %v", most, ttl), "%v left", left)
 		t.granted(name, a)
 	}
 }

@@ -85,7 +85,7 @@ func bucketAlone(t *trial) {
 		t.wire.lag("KV_"+t.bucket, old, of.what != "a mirror")
 		t.erase("lock."+name, 4, "HOLDER", holder)
 		a = t.try(name)
-		t.expect(a.Result != "refused", `"error" of open for a bucket with `+of.what+", or, of level 5, no no: nobody has the lock", "%s of a try, by an answer from a state that is older", a)
+		t.expect(a.Result != "refused", `"error" of open for a bucket with `+of.what+", or, for level 5, no refusal: the lock is free", "%s from a try, based on an answer from an older state", a)
 		end()
 	}
 }
@@ -95,7 +95,7 @@ func (t *trial) copied(name string, last uint64) (end func()) {
 	c := jetstream.StreamConfig{Name: name, Storage: jetstream.MemoryStorage, MaxMsgsPerSubject: 1, AllowDirect: true, Mirror: &jetstream.StreamSource{Name: "KV_" + t.bucket}}
 	s, err := t.js.CreateStream(t.ctx, c)
 	t.need(err)
-	t.eventually("the records in a mirror", "they are not there", func() bool {
+	t.eventually("the records in a mirror", "not there", func() bool {
 		info, err := s.Info(t.ctx)
 		return err == nil && info.State.LastSeq >= last
 	})
@@ -159,8 +159,8 @@ func bucketUnfit(t *trial) {
 	t.configure(expires)
 	t.reconnected()
 	a := t.try(x)
-	t.expect(a.Result != "ok", "no grant: the bucket has a max_age of 1 h since", "%s", a)
-	t.eventually("no record", "it is still there", func() bool { return !t.read("lock." + x).live() })
+	t.expect(a.Result != "ok", "no grant: the bucket now has a max_age of 1 h", "%s", a)
+	t.eventually("no record", "still there", func() bool { return !t.read("lock." + x).live() })
 	t.configure(asBefore)
 	t.reconnected()
 	t.eventually("ok: the bucket is fit again", "no grant", func() bool { return t.try(x).Result == "ok" })
@@ -205,7 +205,7 @@ func (t *trial) recreated(change func(c *jetstream.StreamConfig)) {
 	s := t.take(x)
 	t.anew(s.revision+1000, change)
 	t.reconnected()
-	t.notHeld(x, "not held: the bucket was deleted and made again")
+	t.notHeld(x, "not held: the bucket was deleted and re-created")
 }
 
 func bucketAnew(t *trial) { t.recreated(asBefore) }
@@ -214,7 +214,7 @@ func bucketAnewUnfit(t *trial) {
 	t.recreated(expires)
 	t.configure(asBefore)
 	t.reconnected()
-	t.notHeld(x, "not held: the lease was one of the bucket before")
+	t.notHeld(x, "not held: the lease belonged to the previous bucket")
 }
 
 // tokensBackwards re-creates the bucket with low revisions.
@@ -225,9 +225,9 @@ func tokensBackwards(t *trial) {
 	t.anew(1, asBefore)
 	for range 2 {
 		a := t.try("y")
-		t.expect(a.Result != "ok", "no grant: its token would be below that of the grant before, "+s.String(), "%s, with the token %d", a, a.Token)
+		t.expect(a.Result != "ok", "no grant: its token would be below that of the previous grant, "+s.String(), "%s, with the token %d", a, a.Token)
 	}
-	t.eventually("no record", "it is still there", func() bool { return !t.read("lock.y").live() })
+	t.eventually("no record", "still there", func() bool { return !t.read("lock.y").live() })
 }
 
 // unfitHeld changes a setting while the program holds a lock.
@@ -237,7 +237,7 @@ func unfitHeld(t *trial) {
 	t.configure(expires)
 	t.reconnected()
 	now := t.read(s.key)
-	t.eventually("a renewal", "there is none", func() bool { return t.read(s.key).revision > now.revision })
+	t.eventually("a renewal", "none", func() bool { return t.read(s.key).revision > now.revision })
 	t.pause(t.ttl)
 	t.expect(t.status(x).Held, "held: the bucket became unfit after the grant", "not held; its writes: %s", t.writes())
 	t.expect(t.ask(request{Do: "unlock", Name: x}).Result == "ok", "ok", "no ok from unlock")
@@ -253,7 +253,7 @@ func unfitWaiter(t *trial) {
 	b.free()
 	t.pause(2 * settled)
 	s := t.read(b.holder.key)
-	t.expect(!s.live(), "no grant: the bucket has a max_age of 1 h since", "%s", s)
+	t.expect(!s.live(), "no grant: the bucket now has a max_age of 1 h", "%s", s)
 	t.configure(asBefore)
 	t.reconnected()
 	if a := b.answered(); a.Result != "error" { // an acquire may fail in an unfit bucket

@@ -377,20 +377,20 @@ func bucketSettings(t *trial) {
 func renewal(t *trial) {
 	t.open()
 	s := t.take(x)
-	t.eventually("three renewals", "there are fewer", func() bool { return t.read(s.key).revision > s.revision && number(t.read(s.key).fields["r"]) >= 3 })
+	t.eventually("three renewals", "fewer", func() bool { return t.read(s.key).revision > s.revision && number(t.read(s.key).fields["r"]) >= 3 })
 	expect, r := s.revision, uint64(0)
 	for _, w := range t.wire.seen(s.key) {
 		if !w.renewal() || w.stored == 0 {
 			continue
 		}
-		t.expect(w.expects(expect), fmt.Sprintf("a renewal that expects %d, the revision before", expect), "a %s", w.String())
+		t.expect(w.expects(expect), fmt.Sprintf("a renewal that expects %d, the previous revision", expect), "a %s", w.String())
 		t.expect(number(w.fields["t"]) == s.revision<<6, fmt.Sprintf("the token %d", s.revision<<6), "%d", number(w.fields["t"]))
 		t.expect(text(w.fields["id"]) == text(s.fields["id"]), "the id of the claim", "%q", text(w.fields["id"]))
 		t.expect(number(w.fields["r"]) > r, "numbers that rise", "%d after %d", number(w.fields["r"]), r)
 		expect, r = w.stored, number(w.fields["r"])
 	}
 	a := t.status(x)
-	t.expect(a.Held, "held, by renewals that all were acknowledged", "not held")
+	t.expect(a.Held, "held: all its renewals were acknowledged", "not held")
 	t.expect(!t.program.toldLost(x), "no lost lock", `{"event":"lost"}`)
 }
 
@@ -415,7 +415,7 @@ func validityOfClaim(t *trial) {
 	t.status(x)
 	bound, _ := t.bound(x)
 	t.pauseUntil(bound.Add(rounding))
-	t.notHeld(x, fmt.Sprintf("not held: %v have passed since the sending", t.validity()))
+	t.notHeld(x, fmt.Sprintf("not held: %v have passed since the claim was sent", t.validity()))
 }
 
 func validityOfRenewal(t *trial) {
@@ -433,7 +433,7 @@ func validityOfRenewal(t *trial) {
 	})
 	s := t.take(x)
 	var second write
-	t.eventually("a renewal", "there is none", func() bool {
+	t.eventually("a renewal", "none", func() bool {
 		all := t.wire.seen(s.key)
 		if len(all) > 1 {
 			second = all[1]
@@ -444,7 +444,7 @@ func validityOfRenewal(t *trial) {
 	t.status(x)
 	bound, _ := t.bound(x)
 	t.pauseUntil(bound.Add(rounding))
-	t.notHeld(x, fmt.Sprintf("not held: %v have passed since the sending of the renewal", t.validity()))
+	t.notHeld(x, fmt.Sprintf("not held: %v have passed since the renewal was sent", t.validity()))
 }
 
 func lateAnswer(t *trial) {
@@ -452,8 +452,8 @@ func lateAnswer(t *trial) {
 	late := t.validity() + t.margin/2
 	t.wire.govern(func(*write) fate { return fate{after: late} })
 	ch := t.send(request{Do: "try", Name: x})
-	t.eventually("an attempt", "there is none", func() bool { return len(t.wire.seen("lock."+x)) > 0 })
-	t.eventually("a deletion of the record at its revision", "there is none", func() bool {
+	t.eventually("an attempt", "none", func() bool { return len(t.wire.seen("lock."+x)) > 0 })
+	t.eventually("a deletion of the record at its revision", "none", func() bool {
 		all := t.wire.seen("lock." + x)
 		for _, w := range all {
 			if w.deletes() && all[0].stored > 0 && w.expects(all[0].stored) {
@@ -462,7 +462,7 @@ func lateAnswer(t *trial) {
 		}
 		select {
 		case a := <-ch:
-			t.expect(a.Result != "ok", fmt.Sprintf("no grant: the answer came %v after the sending, and the validity was %v", late, t.validity()), "%s", a)
+			t.expect(a.Result != "ok", fmt.Sprintf("no grant: the answer came %v after the attempt was sent, and the validity was %v", late, t.validity()), "%s", a)
 			ch = nil
 		default:
 		}
@@ -484,11 +484,11 @@ func lateRenewal(t *trial) {
 	s := t.take(x)
 	first := t.wire.seen(s.key)[0]
 	var late stored
-	t.eventually("a renewal that is stored", "there is none", func() bool { late = t.read(s.key); return late.revision > s.revision })
+	t.eventually("a stored renewal", "none", func() bool { late = t.read(s.key); return late.revision > s.revision })
 	t.pauseUntil(first.at.Add(t.validity() + 20*time.Millisecond))
 	t.notHeld(x, "not held: no renewal was answered within the validity")
 	close(gate)
-	t.deleted(s.key, late.revision, "no record that is left behind: the answers to its renewals came too late")
+	t.deleted(s.key, late.revision, "no record left behind: the answers to its renewals came too late")
 	t.pause(settled)
 	t.lost(x, "a lock that stays lost: the answers to its renewals came too late")
 }
@@ -506,8 +506,8 @@ func outage(t *trial) {
 	t.take(x)
 	bound, _ := t.bound(x)
 	t.pauseUntil(bound.Add(rounding))
-	t.notHeld(x, "not held: the validity is over")
-	t.lost(x, "a lock that is lost: nothing was answered for a whole validity")
+	t.notHeld(x, "not held: the validity has ended")
+	t.lost(x, "a lost lock: no write was answered for a whole validity")
 }
 
 func foreignRevision(t *trial) {
@@ -517,7 +517,7 @@ func foreignRevision(t *trial) {
 	t.erase(s.key, 4, "operator", last)
 	t.rivalTakes(x)
 	before := t.read(s.key)
-	t.lost(x, "a lock that is lost: another client has it")
+	t.lost(x, "a lost lock: another client has it")
 	t.pause(settled)
 	t.untouched(before)
 }
@@ -534,10 +534,10 @@ func renewalZero(t *trial) {
 	})
 	s := t.take(x)
 	t.erase(s.key, 4, "operator", s.revision)
-	t.eventually("a renewal", "there is none", func() bool { return len(t.wire.seen(s.key)) > 1 })
-	t.eventually("the end of the tombstone", "it is still there", func() bool { return t.read(s.key).revision == 0 })
+	t.eventually("a renewal", "none", func() bool { return len(t.wire.seen(s.key)) > 1 })
+	t.eventually("the end of the tombstone", "still there", func() bool { return t.read(s.key).revision == 0 })
 	close(gate)
-	t.lost(x, "a lock that is lost: its record is gone")
+	t.lost(x, "a lost lock: its record no longer exists")
 	t.pause(settled)
 	t.expect(!t.read(s.key).live(), "no record: the lease has ended", "%s", t.read(s.key))
 }
@@ -560,7 +560,7 @@ func deposedRenewal(t *trial) {
 		t.wire.mu.Unlock()
 		return s
 	}()
-	t.eventually("a renewal that is stored", "there is none", func() bool { return t.read(s.key).revision > s.revision })
+	t.eventually("a stored renewal", "none", func() bool { return t.read(s.key).revision > s.revision })
 	t.expect(t.status(x).Held, "held: the refusal named a revision below that of the record", "not held")
 	t.expect(!t.program.toldLost(x), "no lost lock", `{"event":"lost"}`)
 }
@@ -571,10 +571,10 @@ func broken(t *trial) {
 	err := t.operator().Break(t.ctx, admin.BreakRequest{Kind: admin.KindMutex, Name: x, ID: text(s.fields["id"]), Reason: "conform"})
 	t.need(err)
 	b := t.read(s.key)
-	t.lost(x, "a lock that is lost: an operator has broken it")
+	t.lost(x, "a lost lock: an operator has broken it")
 	a := t.ask(request{Do: "unlock", Name: x})
 	t.expect(a.Result == "lost", `"lost" from unlock`, "%s", a)
-	t.eventually("a deletion of the broken record at its revision", "there is none", func() bool {
+	t.eventually("a deletion of the broken record at its revision", "none", func() bool {
 		for _, w := range t.wire.seen(s.key) {
 			if w.deletes() && w.expects(b.revision) {
 				return true
@@ -624,7 +624,7 @@ func (t *trial) waits(name string) (place stored, granted func() answer) {
 
 // turned judges the grant to a waiter.
 func (t *trial) turned(name string, a answer) answer {
-	t.expect(a.Result == "ok", `"ok": its turn has come`, "%s", a)
+	t.expect(a.Result == "ok", `"ok": it is its turn`, "%s", a)
 	t.granted(name, a)
 	return a
 }
@@ -633,15 +633,15 @@ func queue(t *trial) {
 	t.open()
 	b := t.waitsBehind(x, 1)
 	seconds := number(b.place.fields["l"])
-	t.expect(seconds >= 1 && seconds <= 15, "a place whose TTL is 15 s at most", "%d s", seconds)
+	t.expect(seconds >= 1 && seconds <= 15, "a place whose TTL is at most 15 s", "%d s", seconds)
 	t.expect(strings.HasSuffix(b.place.key, "."+text(b.place.fields["id"])), "the id in the key of the place", "%s", b.place)
 	t.untouched(b.holder)
 	b.leaves(b.free())
 	a := b.finish()
-	t.expect(a.Token > b.holder.revision<<6, "a token above that of the holder before", "%d after %d", a.Token, b.holder.revision<<6)
+	t.expect(a.Token > b.holder.revision<<6, "a token above the previous holder's", "%d after %d", a.Token, b.holder.revision<<6)
 	claim := t.read("lock." + x)
-	t.expect(text(claim.fields["id"]) != text(b.place.fields["id"]), "an id of the claim that is not that of the place", "the same")
-	t.eventually("the end of the place", "it is still there", func() bool { return !t.read(b.place.key).live() })
+	t.expect(text(claim.fields["id"]) != text(b.place.fields["id"]), "a claim id different from the place's", "the same")
+	t.eventually("the end of the place", "still there", func() bool { return !t.read(b.place.key).live() })
 	for _, w := range t.wire.seen(b.place.key) {
 		if w.deletes() && w.stored > 0 {
 			if status := number(w.fields["s"]); status != 5 {
@@ -664,7 +664,7 @@ func (t *trial) rivalWaits(name string, n int) <-chan grant {
 		l, err := c.Lock(t.ctx, name, natslock.MaxWait(time.Minute))
 		ch <- grant{l, err}
 	}()
-	t.eventually(fmt.Sprintf("%d places", n), "there are others", func() bool { return len(t.places(name)) == n })
+	t.eventually(fmt.Sprintf("%d places", n), "others", func() bool { return len(t.places(name)) == n })
 	return ch
 }
 
@@ -675,7 +675,7 @@ func (t *trial) rivalGranted(ch <-chan grant) *natslock.Lock {
 		t.keep(g.lock)
 		return g.lock
 	case <-time.After(patience):
-		t.expect(false, "a grant to the client of the library, whose turn has come", "none in %v; the program's writes: %s", patience, t.writes())
+		t.expect(false, "a grant to the client of the library, whose turn it is", "none in %v; the program's writes: %s", patience, t.writes())
 	}
 	return nil
 }
@@ -693,7 +693,7 @@ func fifo(t *trial) {
 	t.expect(holder.revision == first, "the lock with the client that queued first", "%s", holder)
 	t.erase(b.holder.key, 4, "FIRST", first)
 	mine := b.granted()
-	t.expect(mine.Token > first<<6, "a token above that of the holder before", "%d after %d", mine.Token, first<<6)
+	t.expect(mine.Token > first<<6, "a token above the previous holder's", "%d after %d", mine.Token, first<<6)
 	select {
 	case <-after:
 		t.expect(false, "the client that queued last still waiting", "it has the lock")
@@ -712,8 +712,8 @@ func giveUp(t *trial) {
 	ch := t.send(r)
 	place := t.place(x)
 	a := t.answered(r, ch)
-	t.expect(a.Result == "refused", `"refused": the time to wait is over`, "%s", a)
-	t.eventually("the end of the place", "it is still there", func() bool { return !t.read(place.key).live() })
+	t.expect(a.Result == "refused", `"refused": the wait time is over`, "%s", a)
+	t.eventually("the end of the place", "still there", func() bool { return !t.read(place.key).live() })
 	for _, w := range t.wire.seen(place.key) {
 		if w.deletes() && w.stored > 0 {
 			t.expect(number(w.fields["s"]) == 4, "a tombstone of status 4", "status %d", number(w.fields["s"]))
@@ -731,7 +731,7 @@ func tryBehindQueue(t *trial) {
 	if all := t.wire.seen("lock." + x); a.Result == "ok" && len(all) > 0 && all[0].stored > 0 && all[0].expects(0) {
 		t.need(tooSlow("the tombstone had ended before the program tried"))
 	}
-	t.expect(a.Result == "refused", `"refused": the lock is free, and another client waits for it`, "%s", a)
+	t.expect(a.Result == "refused", `"refused": the lock is free, but another client waits for it`, "%s", a)
 }
 
 // predecessor ends the place ahead of the program's while another client has the lock. Before that
@@ -783,14 +783,14 @@ func placeEnded(t *trial) {
 	id := text(place.fields["id"])
 	t.erase(place.key, 4, id, place.revision)
 	var again stored
-	t.eventually("a new place with another id", "there is none", func() bool {
+	t.eventually("a new place with another id", "none", func() bool {
 		for _, s := range t.places(x) {
 			again = s
 			return true
 		}
 		return false
 	})
-	t.expect(text(again.fields["id"]) != id, "another id than that of the place that has ended", "the same, %q", id)
+	t.expect(text(again.fields["id"]) != id, "a different id from that of the ended place", "the same, %q", id)
 	t.need(l.Unlock(t.ctx))
 	granted()
 }
@@ -832,7 +832,7 @@ func brokenAttempt(t *trial) {
 	})
 	ch := t.send(patient)
 	var s stored
-	t.eventually("an attempt that is stored", "there is none", func() bool { s = t.read("lock." + x); return s.live() })
+	t.eventually("a stored attempt", "none", func() bool { s = t.read("lock." + x); return s.live() })
 	b := t.put(s.key, record(3, text(s.fields["id"]), t.whole(), map[string]any{"t": s.revision << 6, "bb": "operator"}), s.revision, t.whole())
 	close(gate)
 	a := t.answered(patient, ch)
@@ -840,7 +840,7 @@ func brokenAttempt(t *trial) {
 		now := t.read(s.key)
 		t.expect(text(now.fields["id"]) != text(s.fields["id"]), "no grant: an operator has broken the attempt", "%s", now)
 	}
-	t.eventually("a deletion of the broken record at its revision", "there is none", func() bool {
+	t.eventually("a deletion of the broken record at its revision", "none", func() bool {
 		for _, w := range t.wire.seen(s.key) {
 			if w.deletes() && w.expects(b) {
 				return true
@@ -864,14 +864,14 @@ func lateWrite(t *trial) {
 	t.expect(a.Result == "ok", `"ok", by the second attempt: the lock is free`, "%s", a)
 	s := t.granted(x, a)
 	t.expect(t.ask(request{Do: "unlock", Name: x}).Result == "ok", "ok", "no ok from unlock")
-	t.eventually("the end of the tombstone", "it is still there", func() bool { return t.read(s.key).revision == 0 })
+	t.eventually("the end of the tombstone", "still there", func() bool { return t.read(s.key).revision == 0 })
 	close(gate)
 	var late stored
 	t.eventually("no record, or its deletion", "its first attempt was not stored", func() bool {
 		late.revision = t.wire.seen(s.key)[0].stored
 		return late.revision > 0
 	})
-	t.eventually(fmt.Sprintf("a deletion that expects %d, of the attempt that was stored when its claim was over", late.revision), "there is none", func() bool {
+	t.eventually(fmt.Sprintf("a deletion that expects %d, the attempt stored after its claim was over", late.revision), "none", func() bool {
 		for _, w := range t.wire.seen(s.key) {
 			if w.deletes() && w.expects(late.revision) {
 				return true
@@ -907,7 +907,7 @@ func lostRenewalAnswer(t *trial) {
 	first := t.wire.seen(s.key)[0]
 	t.pauseUntil(first.at.Add(t.validity() + 200*time.Millisecond))
 	a := t.status(x)
-	t.expect(a.Held, "held: its renewals were stored, and only one answer was lost", "not held; its writes: %s", t.writes())
+	t.expect(a.Held, "held: its renewals were stored; only one answer was lost", "not held; its writes: %s", t.writes())
 	t.expect(!t.program.toldLost(x), "no lost lock", `{"event":"lost"}`)
 }
 
@@ -941,12 +941,12 @@ var readable = []struct {
 	{"fields in another order, of the greatest width, and unknown ones", concat(
 		"\xde\x00\x07", "\xa3new\x93\x01\xc0\xc3", "\xd9\x01l\xd3\x00\x00\x00\x00\x00\x00\x00\x0f", "\xda\x00\x02id\xdb\x00\x00\x00\x05OTHER",
 		"\xa1z\xc4\x02\x00\x00", "\xa1s\xce\x00\x00\x00\x02", "\xa1a\xcf\x00\x00\x00\x00\x00\x00\x00\x01", "\xa1v\xd1\x00\x01"), true},
-	{"a map of 4 thousand millions of fields, and none", []byte("\xdf\xff\xff\xff\xff"), false},
-	{"a string of 4 thousand millions of bytes, and none", concat("\x81\xa2id\xdb\xff\xff\xff\xff"), false},
-	{"a version of the record that is not known", record(2, "OTHER", 15*time.Second, map[string]any{"v": 2}), false},
+	{"a map that claims 4 billion fields and has none", []byte("\xdf\xff\xff\xff\xff"), false},
+	{"a string that claims 4 billion bytes and has none", concat("\x81\xa2id\xdb\xff\xff\xff\xff"), false},
+	{"an unknown record version", record(2, "OTHER", 15*time.Second, map[string]any{"v": 2}), false},
 	{"no id", record(2, "", 15*time.Second, nil), false},
-	{"a status that is a text", record(2, "OTHER", 15*time.Second, map[string]any{"s": "2"}), false},
-	{"a status that is none", record(6, "OTHER", time.Second, nil), false},
+	{"a status that is a string", record(2, "OTHER", 15*time.Second, map[string]any{"s": "2"}), false},
+	{"an unknown status", record(6, "OTHER", time.Second, nil), false},
 	{"a TTL that is a float", record(2, "OTHER", 15*time.Second, map[string]any{"l": 15.0}), false},
 	{"a status that is a float", record(2, "OTHER", 15*time.Second, map[string]any{"s": float32(2)}), false},
 	{"a ticket that is a float", record(2, "OTHER", 15*time.Second, map[string]any{"t": 1e13}), false},
@@ -955,7 +955,7 @@ var readable = []struct {
 	{"a ticket above 2^63-1", record(2, "OTHER", 15*time.Second, map[string]any{"t": uint64(1) << 63}), false},
 	{"257 permits", record(2, "OTHER", 15*time.Second, map[string]any{"q": 257}), false},
 	{"metadata that is a number", record(2, "OTHER", 15*time.Second, map[string]any{"d": map[string]any{"n": 1}}), false},
-	{"a padding of floats, and bytes behind the map", append(record(2, "OTHER", 15*time.Second, map[string]any{"z": []any{1.5}}), 0xc1, 0), true},
+	{"a padding of floats, and bytes after the map", append(record(2, "OTHER", 15*time.Second, map[string]any{"z": []any{1.5}}), 0xc1, 0), true},
 	{"an owner that is nil, and a host in binary", record(2, "OTHER", 15*time.Second, map[string]any{"o": nil, "h": []byte("host")}), true},
 }
 
@@ -974,10 +974,10 @@ func placesReadable(t *trial) {
 			t.need(tooSlow("the tombstone had ended before the program tried"))
 		}
 		if one.place {
-			t.expect(a.Result == "refused", `"refused": another client waits. Its place has `+one.what, "%s", a)
+			t.expect(a.Result == "refused", `"refused": another client waits, whose place has `+one.what, "%s", a)
 		} else {
 			if a.Result != "ok" {
-				t.violated(mustNotRead, `"ok": nobody waits. Under a key of the queue is `+one.what, "%s", a)
+				t.violated(mustNotRead, `"ok": no client waits; a key of the queue holds `+one.what, "%s", a)
 			}
 		}
 	}
@@ -990,7 +990,7 @@ func placeRenewal(t *trial) {
 	if r := number(b.place.fields["t"]); r > 0 {
 		ticket = r
 	}
-	t.eventually("a renewal of the place", "there is none", func() bool { return number(t.read(b.place.key).fields["r"]) > 0 })
+	t.eventually("a renewal of the place", "none", func() bool { return number(t.read(b.place.key).fields["r"]) > 0 })
 	now := t.read(b.place.key)
 	t.expect(number(now.fields["t"]) == ticket, fmt.Sprintf("the ticket %d", ticket), "%d", number(now.fields["t"]))
 	t.expect(number(now.fields["s"]) == 2 && text(now.fields["id"]) == text(b.place.fields["id"]), "the same place", "%s", now)
@@ -1011,7 +1011,7 @@ func placeAgain(t *trial) {
 	b.free()
 	at := time.Now()
 	b.granted()
-	t.expect(time.Since(at) < 5*time.Second, "a grant: the place before its own has ended, and the new one under that key is a later one", "one after %v", time.Since(at).Round(time.Millisecond))
+	t.expect(time.Since(at) < 5*time.Second, "a grant: the place ahead of its own has ended, and the new one under that key is later", "one after %v", time.Since(at).Round(time.Millisecond))
 	t.untouched(again)
 	for _, w := range t.wire.seen(b.place.key) {
 		if w.deletes() && w.stored > 0 && number(w.fields["s"]) != 5 {
@@ -1031,7 +1031,7 @@ func overdueClock(t *trial) {
 	}
 	t.margin = t.usual()
 	a := t.try(x)
-	t.expect(a.Result != "ok", "no grant: the server's clock is 1 s past the time of the record, which has a TTL of 1 s, and 300 ms are to pass behind that", "%s", a)
+	t.expect(a.Result != "ok", "no grant: the server's clock is 1 s past the time of the record, which has a TTL of 1 s, and another 300 ms must pass after that", "%s", a)
 	t.untouched(before)
 	t.wire.show(nil)
 	t.eventually("ok: the record is overdue by the clock of the server", "no grant", func() bool { return t.try(x).Result == "ok" })
@@ -1047,7 +1047,7 @@ func overdueNotified(t *trial) {
 		t.forgeAt(b.holder.key, b.holder.revision+uint64(i)+1, record(1, "HOLDER", time.Second, nil), past, time.Second)
 		t.pause(settled)
 	}
-	t.expect(len(b.claims()) == b.before, "no claim: the record that is read has a TTL of a minute", "its writes: %s", t.writes())
+	t.expect(len(b.claims()) == b.before, "no claim: the record that it reads has a TTL of a minute", "its writes: %s", t.writes())
 	t.untouched(b.holder)
 	b.free()
 	b.granted()
@@ -1067,7 +1067,7 @@ func (t *trial) forgotten() stored {
 	t.last(t.server(store, nil))
 	now := t.read("lock." + x)
 	if now.revision != before.revision {
-		t.need(fmt.Errorf("the server has not forgotten the TTL: %s", now))
+		t.need(fmt.Errorf("the server did not forget the TTL: %s", now))
 	}
 	return before
 }
@@ -1077,7 +1077,7 @@ func overdue(t *trial) {
 	t.open()
 	t.pause(1500 * time.Millisecond)
 	a := t.try(x)
-	t.expect(a.Result == "ok", `"ok": the record that is there is overdue, and holds nobody`, "%s", a)
+	t.expect(a.Result == "ok", `"ok": the existing record is overdue, and blocks no client`, "%s", a)
 	t.granted(x, a)
 	for _, w := range t.wire.seen("lock." + x) {
 		if w.stored > 0 && !w.renewal() {

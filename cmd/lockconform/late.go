@@ -25,6 +25,6 @@ func lateAnswerWaiting(t *trial) {
 	bound, _ := t.bound(x)
 	// A program that reads its record earlier may have the lock while the validity lasts.
 	t.expect(a.Result != "ok" || a.Left > 0 && answered.Before(bound),
-		fmt.Sprintf("no grant: the answer came %v after the sending, and the validity was %v", late, t.validity()), "%s, with %d ms left", a, a.Left)
+		fmt.Sprintf("no grant: the answer came %v after the attempt was sent, and the validity was %v", late, t.validity()), "%s, with %d ms left", a, a.Left)
 	t.notHeld(x, "not held: the answer came too late")
 }

@@ -18,7 +18,7 @@ func (t *trial) breaks(s stored, more func(*admin.BreakRequest)) {
 
 // deleted waits until the program deletes key at the given revision.
 func (t *trial) deleted(key string, revision uint64, expected string) {
-	t.eventually(fmt.Sprintf("%s: a deletion that expects %d", expected, revision), "there is none", func() bool {
+	t.eventually(fmt.Sprintf("%s: a deletion that expects %d", expected, revision), "none", func() bool {
 		for _, w := range t.wire.seen(key) {
 			if w.deletes() && w.expects(revision) {
 				return true
@@ -48,7 +48,7 @@ func brokenLater(t *trial) {
 	t.pauseUntil(first.at.Add(1300 * time.Millisecond))
 	t.breaks(s, nil)
 	b := t.read(s.key)
-	t.lost(x, "a lock that is lost: an operator has broken it")
+	t.lost(x, "a lost lock: an operator has broken it")
 	t.ask(request{Do: "unlock", Name: x})
 	t.deleted(s.key, b.revision, "the end of the broken record")
 }
@@ -59,7 +59,7 @@ func brokenAtOnce(t *trial) {
 	t.pause(t.ttl / 4) // the tombstone still exists at the program's second renewal
 	s = t.read(s.key)
 	t.breaks(s, func(r *admin.BreakRequest) { r.Immediately = true })
-	t.lost(x, "a lock that is lost: an operator has broken it with immediate effect")
+	t.lost(x, "a lost lock: an operator has broken it with immediate effect")
 	a := t.ask(request{Do: "unlock", Name: x})
 	t.expect(a.Result == "lost", `"lost" from unlock`, "%s", a)
 	t.expect(!t.read(s.key).live(), "no record: the lease has ended", "%s", t.read(s.key))
@@ -88,7 +88,7 @@ func extendLost(t *trial) {
 	before := t.read(s.key)
 	a := t.ask(request{Do: "extend", Name: x})
 	t.expect(a.Result == "lost", `"lost" from extend: another client has the lock`, "%s", a)
-	t.lost(x, "a lock that is lost: another client has it")
+	t.lost(x, "a lost lock: another client has it")
 	t.untouched(before)
 }
 
@@ -101,7 +101,7 @@ func extendUnanswered(t *trial) {
 	t.expect(a.Result != "ok", `no "ok" from extend: no renewal was answered`, "%s", a)
 	bound, _ := t.bound(x)
 	t.pauseUntil(bound.Add(rounding))
-	t.notHeld(x, fmt.Sprintf("not held: %v have passed since the sending of the claim", t.validity()))
+	t.notHeld(x, fmt.Sprintf("not held: %v have passed since the claim was sent", t.validity()))
 }
 
 // extendRange requests TTLs that no renewed lease may have.
@@ -129,7 +129,7 @@ func extendShorter(t *trial) {
 	const shorter = 2 * time.Second
 	t.send(request{Do: "extend", Name: x, TTL: shorter.Milliseconds()})
 	var w write
-	t.eventually("a renewal with a TTL of 2s", "there is none", func() bool {
+	t.eventually("a renewal with a TTL of 2s", "none", func() bool {
 		all := t.wire.seen(s.key)
 		w = all[len(all)-1]
 		return w.renewal() && w.header.Get("Nats-TTL") == "2s"
@@ -138,7 +138,7 @@ func extendShorter(t *trial) {
 	asked := time.Now()
 	a := t.status(x)
 	over := asked.Add(time.Duration(a.Left)*time.Millisecond - rounding).Sub(end)
-	t.expect(!a.Held || over <= 0, "a validity that ends within 2 s of the sending of the renewal", "%d ms left, which ends %v later than that", a.Left, over.Round(time.Millisecond))
+	t.expect(!a.Held || over <= 0, "a validity that ends within 2 s of sending the renewal", "%d ms left, which ends %v later than that", a.Left, over.Round(time.Millisecond))
 	t.pauseUntil(end.Add(rounding))
-	t.notHeld(x, "not held: 2 s have passed since the sending of the renewal")
+	t.notHeld(x, "not held: 2 s have passed since the renewal was sent")
 }

@@ -54,12 +54,12 @@ func mainCode(args []string, stdout, stderr io.Writer) int {
 // command is the command line.
 type command struct {
 	Level    int      `default:"4" placeholder:"L" help:"Run the cases up to this level, 1 to 5 (default ${default})."`
-	Part     string   `placeholder:"PART" help:"Run the cases of a part in place of those of the levels: rwlock or semaphore."`
-	Only     int      `placeholder:"L" help:"Run the cases of this level alone."`
-	Names    string   `name:"run" short:"r" placeholder:"PATTERN" help:"Run the cases whose names match, as late-*; several are separated by commas."`
-	List     bool     `help:"List the cases and what they test, and run nothing."`
-	Parallel int      `short:"p" default:"6" placeholder:"N" help:"Run so many cases at a time (default ${default})."`
-	JSON     bool     `name:"json" help:"Print an object for each case, one a line."`
+	Part     string   `placeholder:"PART" help:"Run the cases of a part instead of those of the levels: rwlock or semaphore."`
+	Only     int      `placeholder:"L" help:"Run only the cases of this level."`
+	Names    string   `name:"run" short:"r" placeholder:"PATTERN" help:"Run the cases whose names match, such as late-*; separate several patterns by commas."`
+	List     bool     `help:"List the cases and what they test, without running them."`
+	Parallel int      `short:"p" default:"6" placeholder:"N" help:"Run N cases at a time (default ${default})."`
+	JSON     bool     `name:"json" help:"Print one JSON object per line, one for each case."`
 	Program  []string `arg:"" optional:"" passthrough:"partial" help:"The locker, and its arguments."`
 
 	out io.Writer
@@ -70,25 +70,25 @@ func (*command) Help() string {
 	return `Tests a locker in any language that was written from docs/protocol.
 
 The program reads requests from standard input and writes answers to standard output,
-one JSON object a line, as docs/protocol/conform.md says. Each case starts the program
-anew. It has a bucket of its own, on a server inside this process, and a proxy between
-the program and the server, which holds, loses, delays, repeats and forges answers.
-Other clients are played by natslock and by raw conditional writes. A case tests one
-sentence of the protocol. It says on failure what was expected and what was seen.
+one JSON object per line, as docs/protocol/conform.md describes. Each case starts the
+program again, with its own bucket on a server inside this process. A proxy between the
+program and the server holds, loses, delays, repeats and forges answers. natslock and raw
+conditional writes act as other clients. A case tests one sentence of the protocol. On
+failure it prints what was expected and what was seen.
 
-The levels, as docs/protocol has them:
+The levels, as in docs/protocol:
   1  one-shot mutex: the bucket, names, records, validity, try, status and unlock
   2  renewals and judgement
   3  the queue, claims out of turn, forged notifications, and overdue records
   4  lost and late answers, restarts
 
-The parts need level 3, and their cases come in place of those of the levels:
+The parts need level 3, and their cases are run instead of those of the levels:
   --part rwlock     reader-writer locks, with --level 5 also on replicas
   --part semaphore  semaphores
 
-Passing shows what the cases test, on one server: replicas are but shown to the program. The
-optional parts have no cases. The cases take real time: 20 seconds in all for a program that passes, with six
-at a time.
+Passing proves only what the cases test, on one server: the program only sees simulated
+replicas. The optional parts have no cases. The cases take real time: 20 seconds in all
+for a program that passes, with six at a time.
 
   lockconform --level 1 -- node locker.js
   lockconform --only 2 -- node locker.js
@@ -96,13 +96,13 @@ at a time.
   lockconform --run 'late-*,lost-*' -- ./locker
   lockconform --list
 
-With --json an object a line: "name", "level", "part", "must", "also" (the numbers of
-more musts), "result" ("ok", "failed", "error"), "seconds", and "violated", "expected",
-"seen" of a failure. With --list only those before the result.
+With --json each line is an object: "name", "level", "part", "must", "also" (the numbers
+of more musts), "result" ("ok", "failed", "error"), "seconds", and for a failure
+"violated", "expected" and "seen". With --list it has only those before the result.
 
-A case that fails while this machine stops for 300 ms is run again, three times at most,
-and could not be judged then: that is no failure of the program. One that has sent a
-write which no locker may send has failed.
+If this machine stalls for 300 ms while a case fails, the case is rerun, for three runs in
+all. If it still cannot be judged, that does not count as a failure of the program. But a
+program that sent a write that no locker may send has failed.
 
 Exit codes: 0 all cases passed; 1 a case failed; 64 usage; 70 a case could not be
 judged; 126, 127 the program cannot be run; 130 interrupted.`
@@ -163,7 +163,7 @@ func (c *command) runCases() error {
 		c.Program = c.Program[1:]
 	}
 	if len(c.Program) == 0 {
-		return tool.Usagef("a program is missing; see lockconform --help")
+		return tool.Usagef("no program given; see lockconform --help")
 	}
 	if _, err := exec.LookPath(c.Program[0]); err != nil {
 		code := tool.ExitNotFound

@@ -267,7 +267,7 @@ func TestConformProgram(t *testing.T) {
 		args []string
 		says string
 	}{
-		{64, nil, "a program is missing"},
+		{64, nil, "no program given"},
 		{64, []string{"--level", "6", "--", "true"}, "--level 6: must be 1 to 5"},
 		{64, []string{"--only", "6", "--", "true"}, "--only 6: must be 1 to 5"},
 		{64, []string{"--part", "election", "--", "true"}, "--part election: must be rwlock or semaphore"},

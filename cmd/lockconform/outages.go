@@ -59,7 +59,7 @@ func refusedPermission(t *trial) {
 	t.ownServer(t.least())
 	t.open()
 	a := t.try("others.x")
-	t.expect(a.Result == "error", `"error": the user of the program may not write to this lock, and nobody holds it`, "%s", a)
+	t.expect(a.Result == "error", `"error": the user of the program may not write to this lock, and it is free`, "%s", a)
 	t.notHeld("others.x", "not held: its user may not write to it")
 	t.take("orders.x")
 }
@@ -82,14 +82,14 @@ func bufferedWrite(t *trial) {
 	at := time.Now()
 	before := t.wire.infosShown()
 	back()
-	t.eventually("a connection again", "there is none", func() bool { return t.wire.infosShown() > before })
+	t.eventually("a reconnect", "none", func() bool { return t.wire.infosShown() > before })
 	if a == nil {
 		t.answered(r, ch)
 	}
 	t.pause(settled)
 	for _, w := range t.wire.seen("lock." + x) {
 		made := time.UnixMilli(int64(number(w.fields["at"])))
-		t.expect(w.deletes() || a == nil && at.Sub(made) < time.Second, "no write from the time without a connection", "a %s, made %v before the connection", w.String(), at.Sub(made).Round(time.Millisecond))
+		t.expect(w.deletes() || a == nil && at.Sub(made) < time.Second, "no write from the time without a connection", "a %s, created %v before the reconnect", w.String(), at.Sub(made).Round(time.Millisecond))
 	}
 }
 
@@ -112,7 +112,7 @@ func restartHeld(t *trial) {
 	first := t.wire.seen(s.key)[0]
 	restart()
 	t.pauseUntil(first.at.Add(t.validity() + settled))
-	t.expect(t.status(x).Held, "held: the server was away for less than the validity", "not held; its writes: %s", t.writes())
+	t.expect(t.status(x).Held, "held: the server was down for less than the validity", "not held; its writes: %s", t.writes())
 	t.expect(!t.program.toldLost(x), "no lost lock", `{"event":"lost"}`)
 	now := t.read(s.key)
 	t.expect(text(now.fields["id"]) == text(s.fields["id"]) && now.live(), "its record", "%s", now)
@@ -127,5 +127,5 @@ func restartWaiter(t *trial) {
 	restart()
 	b.free()
 	a := b.granted()
-	t.expect(a.Token>>6 > b.holder.revision, "a token above that of the holder before", "%d", a.Token)
+	t.expect(a.Token>>6 > b.holder.revision, "a token above the previous holder's", "%d", a.Token)
 }

@@ -97,11 +97,11 @@ func (t *trial) holds(prefix string, a answer, expected string) (first write) {
 	}
 	t.expect(first.stored > 0, "a record under "+prefix, "its writes: %s", t.writes())
 	s := t.read(first.key)
-	t.expect(s.live() && number(s.fields["s"]) == 1, "a record of status 1 behind the answer ok", "%s", s)
+	t.expect(s.live() && number(s.fields["s"]) == 1, "a record of status 1 after the answer ok", "%s", s)
 	t.expect(a.Token == first.stored<<6, fmt.Sprintf("the token %d, of the first write of the claim", first.stored<<6), "%d", a.Token)
 	left := time.Duration(a.Left) * time.Millisecond
 	over := left - t.validity() - rounding
-	t.expect(over <= 0, fmt.Sprintf("a validity of %v at most", t.validity()), "%v left", left)
+	t.expect(over <= 0, fmt.Sprintf("a validity of at most %v", t.validity()), "%v left", left)
 	return first
 }
 
@@ -133,7 +133,7 @@ func reads(t *trial) {
 	t.ends(t.puts("rw."+x, 1, "WRITER", nil))
 	gone, key := t.read("rw."+x), w.key
 	w = t.holds("read."+x+".", t.ask(of("try", "read", 0)), "no client writes")
-	t.expect(w.key != key, "another key than the one before", "%s", w.key)
+	t.expect(w.key != key, "a different key from the previous one", "%s", w.key)
 	t.expect(w.expects(gone.revision) || t.read("rw."+x).revision == 0, fmt.Sprintf("an attempt that expects %d, the tombstone of the gate", gone.revision), "a %s", w.String())
 }
 
@@ -141,11 +141,11 @@ func readRenewal(t *trial) {
 	t.open()
 	w := t.holds("read."+x+".", t.ask(of("try", "read", 0)), "no client writes")
 	expect := w.stored
-	t.eventually("two renewals", "there are fewer", func() bool { return number(t.read(w.key).fields["r"]) >= 2 })
+	t.eventually("two renewals", "fewer", func() bool { return number(t.read(w.key).fields["r"]) >= 2 })
 	for _, r := range t.wire.seen(w.key) {
 		if r.renewal() && r.stored > 0 {
 			t.expect(r.header.Get(guardHeader) == "", "a renewal without a guard", "the guard %q", r.header.Get(guardHeader))
-			t.expect(r.expects(expect), fmt.Sprintf("a renewal that expects %d, the revision before", expect), "a %s", r.String())
+			t.expect(r.expects(expect), fmt.Sprintf("a renewal that expects %d, the previous revision", expect), "a %s", r.String())
 			expect = r.stored
 		}
 	}
@@ -163,12 +163,12 @@ func readBehindGate(t *trial) {
 		waits.notBefore(settled, "no grant: another client writes")
 	}
 	for _, w := range t.joins() {
-		t.expect(!w.expects(gate.revision), fmt.Sprintf("no attempt that expects %d, the gate that stands", gate.revision), "a %s", w.String())
+		t.expect(!w.expects(gate.revision), fmt.Sprintf("no attempt that expects %d, the standing gate", gate.revision), "a %s", w.String())
 		t.expect(w.header.Get(guardHeader) == "$KV."+t.bucket+".rw."+x, "the guard of the gate in each attempt", "a %s with %q", w.String(), w.header.Get(guardHeader))
 	}
 	t.untouched(gate)
 	t.ends(gate)
-	waits.granted("read."+x+".", "the writer has gone")
+	waits.granted("read."+x+".", "the writer has left")
 }
 
 // readAgain drops the first attempt to join, and lets the second one pass.
@@ -229,7 +229,7 @@ func readBehindWriter(t *trial) {
 		t.expect(w.stored == 0, "no join before the writer's turn", "a %s that was stored", w.String())
 	}
 	t.ends(writer)
-	waits.granted("read."+x+".", "nobody waits before it")
+	waits.granted("read."+x+".", "no client waits ahead of it")
 }
 
 func readBesideReaders(t *trial) {
@@ -239,10 +239,10 @@ func readBesideReaders(t *trial) {
 	waits := t.asks(of("lock", "read", 0))
 	waits.notBefore(settled, "no grant: another client writes")
 	t.ends(gate)
-	waits.granted("read."+x+".", "only a reader waits before it")
+	waits.granted("read."+x+".", "only a reader waits ahead of it")
 	t.expect(t.read(reader.key).revision == reader.revision, "the place of the other reader, as before", "%s", t.read(reader.key))
 	var left write
-	t.eventually("the end of its place", "it is still there", func() bool {
+	t.eventually("the end of its place", "still there", func() bool {
 		for _, w := range t.wire.seen("") {
 			if strings.HasPrefix(w.key, "rwait."+x+".") && w.deletes() && w.stored > 0 {
 				left = w
@@ -251,7 +251,7 @@ func readBesideReaders(t *trial) {
 		return left.stored > 0
 	})
 	if status := number(left.fields["s"]); status != 9 {
-		t.violated(mustLeave, "a tombstone of status 9: another reader was queued before it", "status %d", status)
+		t.violated(mustLeave, "a tombstone of status 9: another reader was queued ahead of it", "status %d", status)
 	}
 }
 
@@ -262,7 +262,7 @@ func writes(t *trial) {
 	t.expect(a.Result == "refused", `"refused": another client writes`, "%s", a)
 	waits := t.asks(of("lock", "write", 0))
 	var place write
-	t.eventually("a place under rwait."+x, "there is none", func() bool {
+	t.eventually("a place under rwait."+x, "none", func() bool {
 		for _, w := range t.wire.seen("") {
 			if strings.HasPrefix(w.key, "rwait."+x+".") && w.stored > 0 {
 				place = w
@@ -273,7 +273,7 @@ func writes(t *trial) {
 	t.expect(number(place.fields["m"]) == 0, "a place without m, of a writer", "m %d", number(place.fields["m"]))
 	t.untouched(other)
 	t.ends(other)
-	waits.granted("rw."+x, "the other writer has gone")
+	waits.granted("rw."+x, "the other writer has left")
 	t.unlocks("write", 0)
 	t.expect(!t.read("rw."+x).live(), "no gate after the release", "%s", t.read("rw."+x))
 }
@@ -287,7 +287,7 @@ func writeBehindReader(t *trial) {
 	t.ends(gate)
 	waits.notBefore(window/2, "no grant: another client waits to read")
 	t.ends(reader)
-	waits.granted("rw."+x, "nobody waits before it")
+	waits.granted("rw."+x, "no client waits ahead of it")
 }
 
 func tryWrite(t *trial) {
@@ -295,7 +295,7 @@ func tryWrite(t *trial) {
 	reader := t.puts("read."+x+".OTHER", 1, "OTHER", map[string]any{"m": 1})
 	a := t.ask(of("try", "write", 0))
 	t.expect(a.Result == "refused", `"refused": another client reads`, "%s", a)
-	t.eventually("no gate", "it stands", func() bool { return !t.read("rw." + x).live() })
+	t.eventually("no gate", "still there", func() bool { return !t.read("rw." + x).live() })
 	t.untouched(reader)
 }
 
@@ -305,7 +305,7 @@ func (t *trial) draining(status int) (reader, gate stored, waits *asked) {
 	t.open()
 	reader = t.puts("read."+x+".OTHER", status, "OTHER", map[string]any{"m": 1, "t": 64})
 	waits = t.asks(of("lock", "write", 0))
-	t.eventually("a gate", "there is none", func() bool { gate = t.read("rw." + x); return gate.live() })
+	t.eventually("a gate", "none", func() bool { gate = t.read("rw." + x); return gate.live() })
 	waits.notBefore(settled, "no grant: another client reads")
 	return reader, gate, waits
 }
@@ -315,7 +315,7 @@ func drain(t *trial) {
 	waits.notBefore(2*settled, "no grant: another client reads")
 	t.untouched(reader)
 	t.ends(reader)
-	waits.granted("rw."+x, "the reader has gone")
+	waits.granted("rw."+x, "the reader has left")
 }
 
 func drainForged(t *trial) {
@@ -325,14 +325,14 @@ func drainForged(t *trial) {
 		waits.notBefore(settled, "no grant: another client reads")
 	}
 	t.ends(reader)
-	waits.granted("rw."+x, "the reader has gone")
+	waits.granted("rw."+x, "the reader has left")
 }
 
 func drainBroken(t *trial) {
 	reader, _, waits := t.draining(3)
 	waits.notBefore(2*settled, "no grant: the broken reader may still be stopping")
 	t.ends(reader)
-	waits.granted("rw."+x, "the reader has gone")
+	waits.granted("rw."+x, "the reader has left")
 }
 
 // drainOldAnswer answers with a state that is older than the gate and lists no reader.
@@ -367,7 +367,7 @@ func drainAnew(t *trial) {
 	t.wire.show(nil)
 	select {
 	case a := <-waits.ch:
-		t.expect(a.Result != "ok", "no grant: the answers are of a bucket that was created later", "%s", a)
+		t.expect(a.Result != "ok", "no grant: the answers come from a bucket that was created later", "%s", a)
 	default:
 	}
 }
@@ -393,7 +393,7 @@ func drainTwice(t *trial) {
 	t.wire.show(func(i map[string]any) { replicated(i, true) })
 	t.opened()
 	a := t.ask(of("lock", "write", 0))
-	w := t.holds("rw."+x, a, "nobody reads")
+	w := t.holds("rw."+x, a, "no client reads")
 	renewed := 0
 	for _, one := range t.wire.seen(w.key) {
 		if one.renewal() && one.stored > 0 {
@@ -410,7 +410,7 @@ func drainIncomplete(t *trial) {
 	t.opened()
 	t.puts("read."+x+".OTHER", 1, "OTHER", map[string]any{"m": 1})
 	waits := t.asks(of("lock", "write", 0))
-	t.eventually("a gate", "there is none", func() bool { return t.read("rw." + x).live() })
+	t.eventually("a gate", "none", func() bool { return t.read("rw." + x).live() })
 	t.wire.show(func(i map[string]any) {
 		replicated(i, false)
 		if state, ok := i["state"].(map[string]any); ok {
@@ -430,7 +430,7 @@ func drainIncomplete(t *trial) {
 // up.
 func (t *trial) grantedOrNot(waits *asked) {
 	if a := t.answered(waits.r, waits.ch); a.Result != "error" {
-		t.holds("rw."+x, a, "nobody reads")
+		t.holds("rw."+x, a, "no client reads")
 	}
 }
 
@@ -479,9 +479,9 @@ func permitQueue(t *trial) {
 	waits := t.asks(of("lock", "permit", 2))
 	waits.notBefore(settled, "no grant: all slots are held")
 	t.ends(slots[0])
-	waits.notBefore(window/2, "no grant: another client waits before it")
+	waits.notBefore(window/2, "no grant: another client waits ahead of it")
 	t.ends(head)
-	waits.granted("sem."+x+".", "nobody waits before it")
+	waits.granted("sem."+x+".", "no client waits ahead of it")
 }
 
 func permitNewcomer(t *trial) {
@@ -489,7 +489,7 @@ func permitNewcomer(t *trial) {
 	slots, _ := t.full(2, 2)
 	gone := t.publish(slots[1].key, nil, slots[1].revision, nats.Header{"Nats-TTL": {"1s"}, "KV-Operation": {"DEL"}})
 	a := t.ask(of("try", "permit", 2))
-	t.expect(a.Result == "refused", `"refused": a slot is free, and another client waits for it`, "%s", a)
+	t.expect(a.Result == "refused", `"refused": a slot is free, but another client waits for it`, "%s", a)
 	now := t.read(slots[1].key)
 	t.expect(!now.live() && now.revision <= gone, "a slot that is free", "%s", now)
 }
@@ -501,10 +501,10 @@ func permitUnequal(t *trial) {
 	waits := t.asks(of("lock", "permit", 2))
 	waits.notBefore(settled, "no grant: all slots are held")
 	t.ends(slots[1])
-	waits.notBefore(2*window, "no grant: another client waits before it, for the slot 0")
+	waits.notBefore(2*window, "no grant: another client waits ahead of it, for the slot 0")
 	t.expect(t.read(head.key).live(), "the place of the other, as before", "%s", t.read(head.key))
 	t.ends(head)
-	w := waits.granted("sem."+x+".", "nobody waits before it")
+	w := waits.granted("sem."+x+".", "no client waits ahead of it")
 	t.expect(w.key == slot(1), "the slot "+slot(1), "%s", w.key)
 }
 

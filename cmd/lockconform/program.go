@@ -120,7 +120,7 @@ func (p *program) listen() {
 			p.answers[a.ID] <- a
 			delete(p.answers, a.ID)
 		default:
-			p.noise = fmt.Sprintf("the line %.200q, which is neither an event nor the answer to a request that is open", lines.Bytes())
+			p.noise = fmt.Sprintf("the line %.200q, which is neither an event nor the answer to an open request", lines.Bytes())
 		}
 		p.mu.Unlock()
 	}

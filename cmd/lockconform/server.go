@@ -31,7 +31,7 @@ func startServer(dir string, port int, users ...*server.User) (*server.Server, e
 	srv.Start()
 	if !srv.ReadyForConnections(startLimit) || !srv.JetStreamEnabled() {
 		stopServer(srv)
-		return nil, fmt.Errorf("the server in this process has not started in %v", startLimit)
+		return nil, fmt.Errorf("the server in this process did not start within %v", startLimit)
 	}
 	return srv, nil
 }

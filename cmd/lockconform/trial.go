@@ -301,8 +301,8 @@ func (t *trial) take(name string) stored {
 // granted judges a grant by its record, and returns the record.
 func (t *trial) granted(name string, a answer) stored {
 	s := t.read("lock." + name)
-	t.expect(s.live() && number(s.fields["s"]) == 1, "a record of status 1 under lock."+name+" behind the answer ok", "%s", s)
-	t.expect(t.wrote(s.key, s.revision), "a grant of the program's own record", "%s, which another client has written", s)
+	t.expect(s.live() && number(s.fields["s"]) == 1, "a record of status 1 under lock."+name+" after the answer ok", "%s", s)
+	t.expect(t.wrote(s.key, s.revision), "a grant of the program's own record", "%s, which another client wrote", s)
 	t.within(name, a, time.Time{})
 	return s
 }
@@ -340,7 +340,7 @@ func (t *trial) within(name string, a answer, asked time.Time) {
 	left := time.Duration(a.Left) * time.Millisecond
 	if over := asked.Add(left - rounding).Sub(bound); over > 0 {
 		t.violated(mustEndInTime,
-			fmt.Sprintf("a validity that ends %v after the sending of %s", t.validity(), w.String()), "%v left, which ends %v later than that", left, over.Round(time.Millisecond))
+			fmt.Sprintf("a validity that ends %v after sending %s", t.validity(), w.String()), "%v left, which ends %v later than that", left, over.Round(time.Millisecond))
 	}
 }
 
@@ -381,7 +381,7 @@ func (t *trial) lost(name, expected string) {
 func (t *trial) eventually(expected, otherwise string, ok func() bool) {
 	for end := time.Now().Add(soon); !ok(); t.pause(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.expect(false, expected, "%s in %v; its writes: %s", otherwise, soon, t.writes())
+			t.expect(false, expected, "%s after %v; its writes: %s", otherwise, soon, t.writes())
 		}
 	}
 }
@@ -456,7 +456,7 @@ func (t *trial) places(name string) (all []stored) {
 
 // place waits for the program's place in a queue.
 func (t *trial) place(name string) (place stored) {
-	t.eventually("a place under wait."+name, "there is none", func() bool {
+	t.eventually("a place under wait."+name, "none", func() bool {
 		for _, s := range t.places(name) {
 			if t.wrote(s.key, s.revision) {
 				place = s

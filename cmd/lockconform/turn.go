@@ -82,7 +82,7 @@ func (b *behind) noneUntil(at time.Time, expected string) {
 // leaves requires the program to leave a lock that has been free since the given time to the
 // places ahead of its own.
 func (b *behind) leaves(free time.Time) {
-	b.noneUntil(free.Add(window/2), "no claim: the lock is free, and another client waits before it")
+	b.noneUntil(free.Add(window/2), "no claim: the lock is free, and another client waits ahead of it")
 }
 
 // finish removes the places still ahead of the program's, and waits for the program's grant.
@@ -110,7 +110,7 @@ func queueOrder(t *trial) {
 	t.ends(b.heads[1])
 	t.pause(settled)
 	at := b.free()
-	b.noneUntil(at.Add(window), "no claim before the lock was free for 1.2 s: a place before its own is there, which was renewed later, and has the lower ticket")
+	b.noneUntil(at.Add(window), "no claim before the lock was free for 1.2 s: the place ahead of its own was renewed later, but has a lower ticket")
 	b.finish()
 }
 
@@ -118,7 +118,7 @@ func outOfTurn(t *trial) {
 	t.open()
 	b := t.waitsBehind(x, 1)
 	free := b.free()
-	b.noneUntil(free.Add(window), "no claim before the lock was free for 1.2 s: there is a place before the program's")
+	b.noneUntil(free.Add(window), "no claim before the lock was free for 1.2 s: there is a place ahead of the program's")
 	b.finish()
 }
 
@@ -158,7 +158,7 @@ func outOfTurnHint(t *trial) {
 		t.forge(b.holder.key, b.holder.revision+1, record(4, "HOLDER", 0, nil), true)
 		t.pause(window / 4)
 	}
-	b.noneUntil(end, "no claim: the lock is held, and there is a place before the program's")
+	b.noneUntil(end, "no claim: the lock is held, and there is a place ahead of the program's")
 	t.untouched(b.holder)
 	b.free()
 	b.finish()
@@ -174,7 +174,7 @@ func outOfTurnGap(t *trial) {
 	t.pause(window)
 	seen := time.Now()
 	sees()
-	b.noneUntil(seen.Add(window), "no claim before the reads have shown for 1.2 s again that the lock is free: none was answered for 1.2 s")
+	b.noneUntil(seen.Add(window), "no claim until reads have again shown the lock free for 1.2 s: none was answered for 1.2 s")
 	b.finish()
 }
 
@@ -256,7 +256,7 @@ func stoppedHolder(t *trial) {
 		t.rivalTakes(x) // once the record has ended
 		before = t.read(s.key)
 	})
-	t.notHeld(x, "not held: its process was stopped, and the record has ended since")
+	t.notHeld(x, "not held: its process was stopped, and its record has ended since then")
 	a := t.ask(request{Do: "unlock", Name: x})
 	t.expect(a.Result != "ok", `no "ok" from unlock: another client has the lock`, "%s", a)
 	t.untouched(before)
@@ -278,9 +278,9 @@ func stoppedFirst(t *trial) {
 		b.free()
 	})
 	b.heads = []stored{other}
-	b.noneUntil(at.Add(window), "no claim, and a new place: its place has ended while the process was stopped, and another client waits")
+	b.noneUntil(at.Add(window), "no claim, and a new place: its place ended while the process was stopped, and another client waits")
 	again := t.place(x)
-	t.expect(text(again.fields["id"]) != text(b.place.fields["id"]), "a place of another id than that which has ended", "%s", again)
+	t.expect(text(again.fields["id"]) != text(b.place.fields["id"]), "a place with a different id from the ended one", "%s", again)
 	b.finish()
 }
 
@@ -290,11 +290,11 @@ func recall(t *trial) {
 	l, err := t.rival().Lock(t.ctx, x, natslock.Linger(time.Minute))
 	t.need(err)
 	t.need(l.Unlock(t.ctx))
-	t.expect(t.read("lock."+x).live(), "a lock that lingers", "%s", t.read("lock."+x))
+	t.expect(t.read("lock."+x).live(), "a lingering lock", "%s", t.read("lock."+x))
 	t.open()
 	r := request{Do: "lock", Name: x, Wait: (30 * time.Second).Milliseconds()}
 	a := t.ask(r)
-	t.expect(a.Result == "ok", `"ok": the client that keeps the lock gives it up for a place`, "%s", a)
+	t.expect(a.Result == "ok", `"ok": the client that keeps the lock gives it up for a waiter`, "%s", a)
 	t.granted(x, a)
-	t.expect(a.Token > l.Token(), "a token above that of the holder before", "%d after %d", a.Token, l.Token())
+	t.expect(a.Token > l.Token(), "a token above the previous holder's", "%d after %d", a.Token, l.Token())
 }

@@ -577,10 +577,10 @@ var kinds = map[string]string{
 // unreadableBy returns which field of a record has a value of the wrong type, or "".
 func unreadableBy(fields map[string]any) string {
 	if fields == nil {
-		return "it is no such map"
+		return "it is not such a map"
 	}
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		kind := "another value"
+		kind := "some other value"
 		switch fields[name].(type) {
 		case nil:
 			continue // the same as an absent field
