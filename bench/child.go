@@ -58,7 +58,7 @@ func runChild() {
 		case "etcd":
 			err = runEtcd(c)
 		default:
-			err = fmt.Errorf("no such server: %q", c.Kind)
+			err = fmt.Errorf("unknown server %q", c.Kind)
 		}
 	}
 	if err != nil {

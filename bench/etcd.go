@@ -15,8 +15,8 @@ var etcdSide = Side{
 	// The server lets a watch that starts in the past, as a waiter's does, catch up only every
 	// 100 ms.
 	Settle: 120 * time.Millisecond,
-	Setup: "`concurrency.Mutex` with renewed sessions of 15 s, one for each lock that is held or awaited. " +
-		"A lock is held for 120 ms before a hand-over, because the server starts to notify a new waiter only at its next tick of 100 ms",
+	Setup: "`concurrency.Mutex`, sessions of 15 s, renewed, a session for each lock that is held or waited for. " +
+		"A lock is held for 120 ms before a hand-over, because the server notifies a new waiter only from its next 100 ms tick on",
 	NotInMemory: "it always writes files",
 	Open: func(_ context.Context, s *Servers) (*Client, error) {
 		client, err := clientv3.New(clientv3.Config{Endpoints: s.addrs["etcd"], DialTimeout: patience, Logger: zap.NewNop()})

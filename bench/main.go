@@ -36,11 +36,11 @@ func main() {
 }
 
 func run(ctx context.Context) (err error) {
-	isQuick := flag.Bool("quick", false, "one short round instead of three, two minutes in all")
+	isQuick := flag.Bool("quick", false, "run one short round instead of three, about two minutes in all")
 	out := flag.String("out", filepath.Join("..", "docs", "evidence"), "`directory` for benchmarks.md and benchmarks/")
 	redis := flag.String("redis", "redis-server", "the redis server's `program`")
-	dir := flag.String("dir", "", "`directory` for the servers' files, which are removed again (default a temporary one)")
-	again := flag.Bool("rewrite", false, "measure nothing, write the report of the raw numbers that are there")
+	dir := flag.String("dir", "", "`directory` for the servers' files, which are removed afterwards (default a temporary one)")
+	again := flag.Bool("rewrite", false, "measure nothing, and rewrite the report from the existing raw numbers")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q", flag.Arg(0))

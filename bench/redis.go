@@ -17,7 +17,7 @@ import (
 
 var redsyncSide = Side{
 	Name: "redsync", Server: "redis",
-	Setup: "on go-redis, expiry 15 s, its default delay of 50 to 250 ms between tries, unlimited tries; three independent servers in the class with three; no renewal",
+	Setup: "on go-redis, expiry 15 s, its default delay of 50 to 250 ms between tries, unlimited tries; three independent servers where there are three; no renewal",
 	Open: func(_ context.Context, s *Servers) (*Client, error) {
 		var clients []*redis.Client
 		var pools []rsredis.Pool
@@ -70,7 +70,7 @@ var redislockSide = Side{
 
 var rueidislockSide = Side{
 	Name: "rueidislock", Server: "redis",
-	Setup:         "`KeyMajority: 1`, `NoLoopTracking: true`, as in its README for one server; validity 15 s, renewed",
+	Setup:         "`KeyMajority: 1`, `NoLoopTracking: true` as in its README for one server; validity 15 s, renewed",
 	NotReplicated: "its several keys are for a Redis Cluster, which is not started here",
 	Open: func(_ context.Context, s *Servers) (*Client, error) {
 		l, err := rueidislock.NewLocker(rueidislock.LockerOption{

@@ -127,10 +127,10 @@ func (r *Result) Violations() error {
 	for _, c := range r.Classes {
 		for _, s := range c.Sides {
 			if s.Lost != 0 {
-				errs = append(errs, fmt.Errorf("%s, %s: another holder was inside in %d of %d critical sections", c.Title, s.Name, s.Lost, s.Sections))
+				errs = append(errs, fmt.Errorf("%s, %s: another holder was inside during %d of %d critical sections", c.Title, s.Name, s.Lost, s.Sections))
 			}
 			if s.Stale != 0 {
-				errs = append(errs, fmt.Errorf("%s, %s: %d of %d fencing tokens were not above all before them", c.Title, s.Name, s.Stale, s.Sections))
+				errs = append(errs, fmt.Errorf("%s, %s: %d of %d fencing tokens were not above all earlier ones", c.Title, s.Name, s.Stale, s.Sections))
 			}
 		}
 	}

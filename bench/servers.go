@@ -123,7 +123,7 @@ func (s *Servers) placeable(ctx context.Context) error {
 		select {
 		case <-time.After(100 * time.Millisecond):
 		case <-ctx.Done():
-			return fmt.Errorf("the NATS servers place no stream: %w", err)
+			return fmt.Errorf("the NATS servers cannot place a stream: %w", err)
 		}
 	}
 }

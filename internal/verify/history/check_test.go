@@ -487,7 +487,7 @@ func TestExcerpt(t *testing.T) {
 	at := 0
 	for _, line := range []string{
 		"1s bucket 1 put lock.x", "1s a      lock a1ns returns: ok, token 64", "1.5s a      is disturbed: outage", "2s b      lock", "2s ----   the violation",
-		"3s b      calls unlock", "3s b      believes no longer", "3.5s a      is no longer disturbed", "4s bucket 6 deleted lock.x",
+		"3s b      calls unlock", "3s b      no longer believes it holds", "3.5s a      is no longer disturbed", "4s bucket 6 deleted lock.x",
 	} {
 		i := strings.Index(text[at:], line)
 		require.GreaterOrEqual(t, i, 0, "%s in\n%s", line, text)

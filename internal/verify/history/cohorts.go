@@ -199,7 +199,7 @@ func (x *index) bound(lock string, locks ...string) (found []Violation) {
 				continue
 			}
 			found = append(found, Violation{Check: 5, Lock: lock, At: h.From.At, What: fmt.Sprintf(
-				"%s, called at %v, was served in the lease of %s, granted at %v, before %s, who had queued with %d at %v",
+				"%s, called at %v, was served in the lease of %s, granted at %v, before %s, which had queued with %d at %v",
 				h.Client, h.Asked.At, short(t.ID), t.from(), p.op.Client, p.first.Revision, p.first.At)})
 			break
 		}
@@ -331,7 +331,7 @@ func (x *index) fifo(lock string, ops []*Op) (found []Violation) {
 			}
 			if last != nil && op.Outcome == OK && op.Return.At+together < waited(last) {
 				found = append(found, Violation{Check: 5, Lock: lock, At: op.Return.At, What: fmt.Sprintf(
-					"%s, called at %v, was granted token %d at %v before another goroutine of it, called at %v, which waited until %v",
+					"%s, called at %v, was granted token %d at %v before another of its goroutines, called at %v, which waited until %v",
 					op.Client, op.Call.At, op.Token, op.Return.At, last.Call.At, last.end())})
 			}
 		}
@@ -421,7 +421,7 @@ func (x *index) shown(lock string) (found []Violation) {
 		case count > 0 && (shows > count || e.Deleted && shows < count):
 			why = fmt.Sprintf("counts %d grants of %d", shows, count)
 		case !known:
-			why = fmt.Sprintf("has the token %d, which no holder had", e.Token)
+			why = fmt.Sprintf("has token %d, which no holder had", e.Token)
 		default:
 			continue
 		}

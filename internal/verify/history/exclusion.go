@@ -53,7 +53,7 @@ func (x *index) backed(h *Hold) (found []Violation) {
 			found = append(found, Violation{Check: 1, Lock: h.Lock, At: at, What: fmt.Sprintf("%s holds token %d without a record", h.Client, h.Token)})
 		case until > record.ends():
 			found = append(found, Violation{Check: 1, Lock: h.Lock, At: at, What: fmt.Sprintf(
-				"%s believes at %v in token %d until %v, but its record %d ends at %v", h.Client, at, h.Token, until, record.Revision, record.ends())})
+				"at %v %s believes it holds token %d until %v, but its record %d ends at %v", at, h.Client, h.Token, until, record.Revision, record.ends())})
 		}
 	}
 	for _, c := range h.Confirmed {
@@ -70,7 +70,7 @@ func alone(holds []*Hold) (found []Violation) {
 	for _, h := range holds {
 		if h.Client != "" && h.Left && (h.Unlock.zero() || h.Ended.compare(h.Unlock) < 0) {
 			found = append(found, Violation{Check: 1, Lock: h.Lock, At: h.Ended.At, What: fmt.Sprintf(
-				"token %d of %s was released, and not by its own handle", h.Token, h.Client)})
+				"token %d of %s was released, but not by its own handle", h.Token, h.Client)})
 		}
 	}
 	return found
@@ -82,14 +82,14 @@ func (x *index) numbered(h *Hold) (found []Violation) {
 	if x.h.Lossy || h.Client == "" || len(x.claims[h.claim()]) == 0 { // [index.backed] judges that
 		return nil
 	}
-	why := "is on no record of its claim"
+	why := "belongs to no record of its claim"
 	for _, e := range x.claims[h.claim()] {
 		if e.Revision == record.TokenRevision(h.Token) && e.Status == statusHeld && e.At <= h.From.At {
 			why = ""
 		}
 	}
 	if why == "" && h.Unknown {
-		why = "is on a record that was not acknowledged"
+		why = "belongs to a record that was not acknowledged"
 	}
 	if why != "" {
 		found = append(found, Violation{Check: 2, Lock: h.Lock, At: h.From.At, What: fmt.Sprintf(
@@ -160,7 +160,7 @@ func (x *index) writersOverReaders(lock string) (found []Violation) {
 			e, laterKnown, _ := x.last(key, w.From.At)
 			if !e.Deleted && w.From.At < e.ends() && (laterKnown || !x.h.Lossy) {
 				found = append(found, Violation{Check: 1, Lock: lock, At: w.From.At, What: fmt.Sprintf(
-					"the writer %d of %s was in over %s, alive at %d", w.Token, w.Client, key, e.Revision)})
+					"writer %d of %s was in while %s was alive at %d", w.Token, w.Client, key, e.Revision)})
 			}
 		}
 	}
@@ -217,7 +217,7 @@ func (x *index) resource(lock string) (found []Violation) {
 			}
 			if later != nil && order[later.ID] > order[h.ID] {
 				found = append(found, Violation{Check: 3, Lock: lock, At: op.Call.At, What: fmt.Sprintf(
-					"the resource took token %d of %s after it had taken %d of %s, who was granted later", h.Token, h.Client, later.Token, later.Client)})
+					"the resource accepted token %d of %s after it had accepted %d of %s, which was granted later", h.Token, h.Client, later.Token, later.Client)})
 			}
 			if any == nil || order[h.ID] > order[any.ID] {
 				any = h

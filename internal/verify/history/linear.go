@@ -234,7 +234,7 @@ func decide(lock string, from state, ops []porcupine.Operation, at time.Duration
 	}
 	v := Violation{Check: 4, Lock: lock, At: at, What: fmt.Sprintf("the %d operations until then are not linearizable", len(ops))}
 	if result == porcupine.Unknown {
-		v.What = fmt.Sprintf("the %d operations until then were not judged within %v", len(ops), patience)
+		v.What = fmt.Sprintf("the %d operations until then could not be judged within %v", len(ops), patience)
 	}
 	v.picture = func(path string) error {
 		_, info := porcupine.CheckOperationsVerbose(m, ops, patience)
@@ -342,7 +342,7 @@ func (x *index) spans(lock string) (list []span, found []Violation) {
 			list = append(list, span{step{"refused", op.Shared, op.Token, gate, "is refused by"}, op.Client, recorded(op.Call), recorded(op.Return)})
 		case x.h.Tapped && (l == nil || !l.written[op.Token]):
 			found = append(found, Violation{Check: 4, Lock: lock, At: op.Call.At, What: fmt.Sprintf(
-				"%s was refused by a holder with token %d, who never was", op.Client, op.Token)})
+				"%s was refused by a holder with token %d, which never existed", op.Client, op.Token)})
 		}
 		// Otherwise the refusal names a victim, or an attempt that was not granted.
 	}

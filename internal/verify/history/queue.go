@@ -94,7 +94,7 @@ func (x *index) order(lock string) (found []Violation) {
 				continue
 			}
 			found = append(found, Violation{Check: 5, Lock: lock, At: granted.At, What: fmt.Sprintf(
-				"%s was granted at %d (ticket %d, sent at %v) before %s, who had queued with %d at %v", op.Client, at, ticket.Ticket, granted.Since,
+				"%s was granted at %d (ticket %d, sent at %v) before %s, which had queued with %d at %v", op.Client, at, ticket.Ticket, granted.Since,
 				p.op.Client, p.first.Revision, p.first.At)})
 			break
 		}
@@ -244,7 +244,7 @@ func (x *index) waits() (found []Violation) {
 			for _, v := range append(in, interval{from: until, until: until}) {
 				if v.from-free > limit {
 					found = append(found, Violation{Check: 6, Lock: lock, At: v.from, What: fmt.Sprintf(
-						"%s waited from %v to %v, undisturbed, for a lock that was free (called at %v)", op.Client, free, v.from, op.Call.At)})
+						"%s waited from %v to %v, undisturbed, for a free lock (called at %v)", op.Client, free, v.from, op.Call.At)})
 					break
 				}
 				free = max(free, v.until)

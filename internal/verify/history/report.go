@@ -38,13 +38,13 @@ func Verify(t testing.TB, h *History, o Options) []Violation {
 	}
 	files, err := write(t.Name(), h, found)
 	if err != nil {
-		fmt.Fprintln(&b, "the history could not be written:", err)
+		fmt.Fprintln(&b, "cannot write the history:", err)
 	}
 	for _, f := range files {
-		fmt.Fprintln(&b, "written:", f)
+		fmt.Fprintln(&b, "history:", f)
 	}
 	if h.Repeat != "" {
-		fmt.Fprintln(&b, "again:", h.Repeat)
+		fmt.Fprintln(&b, "repeat with:", h.Repeat)
 	}
 	t.Errorf("%d violations\n%s", len(found), b.String())
 	return found
@@ -80,7 +80,7 @@ func excerpt(h *History, v Violation) string {
 	}
 	for _, hold := range h.Holds {
 		if same(hold.Lock) {
-			note(hold.end(), hold.Client, "believes no longer in token %d", hold.Token)
+			note(hold.end(), hold.Client, "no longer believes it holds token %d", hold.Token)
 		}
 	}
 	for _, e := range h.Stream {

@@ -95,7 +95,7 @@ func (x *index) slotOrder(s string, ops []*Op, opens map[string]bool, places []p
 				continue // it has been granted, or has left
 			}
 			found = append(found, Violation{Check: 5, Lock: op.Lock, At: granted.At, What: fmt.Sprintf(
-				"%s was granted at %d (ticket %d, sent at %v) before %s, who had queued with %d at %v", op.Client, at, ticket.Ticket, granted.Since,
+				"%s was granted at %d (ticket %d, sent at %v) before %s, which had queued with %d at %v", op.Client, at, ticket.Ticket, granted.Since,
 				p.op.Client, p.first.Revision, p.first.At)})
 			break
 		}
@@ -139,7 +139,7 @@ func (x *index) slotWaits(s string, ops []*Op) (found []Violation) {
 				op.Client, gap.from, gap.until, known, which, op.Call.At)})
 		}
 		if gap, ok := longer(limit*2, from, until, taken[min(known, op.Permits)], disturbed); ok {
-			report(gap, "one or another")
+			report(gap, "at least one")
 			continue
 		}
 		for n := range min(known, op.Permits) {

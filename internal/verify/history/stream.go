@@ -213,7 +213,7 @@ func (x *index) lets(in, victim *Hold) bool {
 
 func short(id string) string {
 	if id == "" {
-		return "nobody"
+		return "no client"
 	}
 	if len(id) > 6 {
 		return id[:6]

@@ -56,7 +56,7 @@ func (c *lockScope) answered(n *lockState, a lockAnswer) string {
 		}
 		if c.weak == grantedWhenOver && (x.phase == idle || x.phase == holding && x.claim == a.claim && x.attempts[a.n-1].age < c.ttl-c.margin) {
 			x.claim = a.claim
-			return "granted, though the claim was over: " + c.grant(n, a.client, a.n, a.rev, x.attempts[a.n-1].age)
+			return "granted, although the claim was over: " + c.grant(n, a.client, a.n, a.rev, x.attempts[a.n-1].age)
 		}
 		c.discard(n, a.client, a.rev)
 		return "an orphan record: deletes exactly that record"
@@ -104,7 +104,7 @@ func (c *lockScope) judged(n *lockState, a lockAnswer) string {
 		x.end()
 		return "too late: deletes it, the claim is over"
 	case a.n != x.n:
-		return "refused, but not the newest: no news"
+		return "refused, but not the newest: ignored"
 	case a.code == refused && a.rev != 0:
 		x.reads, x.least = 1, a.rev
 		return "reads the record"
@@ -127,7 +127,7 @@ func (c *lockScope) found(n *lockState, i int8, r lockRecord) string {
 			x.end()
 			return "its own and broken: deletes it, the claim is over"
 		case r.attempt == 0 || x.attempts[r.attempt-1].open == 0:
-			return "of an attempt that was answered: not its own"
+			return "from an attempt that was answered: not its own"
 		}
 		age := x.attempts[r.attempt-1].age
 		if c.weak == adoptedAsNewest {
@@ -142,7 +142,7 @@ func (c *lockScope) found(n *lockState, i int8, r lockRecord) string {
 	case holding:
 		switch {
 		case own && r.kind == held && r.rev <= x.last:
-			return "as it should be"
+			return "as expected"
 		case own && r.kind == held && r.renewal > 0 && r.renewal <= x.renewals:
 			return "its own renewal: " + c.confirmed(n, i, r.renewal, r.rev)
 		case own && r.kind == broken:
@@ -151,7 +151,7 @@ func (c *lockScope) found(n *lockState, i int8, r lockRecord) string {
 		case own:
 			x.end()
 			c.discard(n, i, r.rev)
-			return "an acquisition of its own: lost, deletes it"
+			return "its own acquisition: lost, deletes it"
 		}
 		x.end()
 		return "gone: lost"
@@ -205,7 +205,7 @@ func (c *lockScope) client(s lockState, i int8, to *steps[lockState]) {
 	}
 	if r := s.rec; r.kind == held && (r.client == i || c.weak == notificationBelieved) && r.renewal == 0 && c.unwanted(x, i, r) {
 		if !slices.Contains(s.ways[:], lockWrite{verb: deleteLock, client: i, expect: r.rev}) {
-			do(step, lockWrite{verb: deleteLock, expect: r.rev}, func(*lockState, *client) {}, "is notified of a record of its own, from an attempt that is over")
+			do(step, lockWrite{verb: deleteLock, expect: r.rev}, func(*lockState, *client) {}, "is notified of its own record, from an attempt that is over")
 		}
 	}
 	attempts := func(claim int8, words string) {
@@ -248,7 +248,7 @@ func (c *lockScope) client(s lockState, i int8, to *steps[lockState]) {
 		}
 		do(step, w, func(n *lockState, x *client) { x.end() }, "has stopped")
 	case leaving:
-		do(step, lockWrite{}, func(n *lockState, x *client) { x.end() }, "waits for its deletion no more")
+		do(step, lockWrite{}, func(n *lockState, x *client) { x.end() }, "no longer waits for its deletion")
 	}
 }
 
@@ -261,7 +261,7 @@ func (c *lockScope) holder(s lockState, i int8, do func(kind, lockWrite, func(*l
 		return
 	}
 	if c.fixed && x.reads == 0 {
-		do(step, lockWrite{}, func(n *lockState, x *client) { x.reads, x.least = 1, x.last }, "is given a hint, and reads the record")
+		do(step, lockWrite{}, func(n *lockState, x *client) { x.reads, x.least = 1, x.last }, "gets a hint, and reads the record")
 	}
 	if x.renewals < c.renewals[i] && x.reads == 0 {
 		renew := func(ttl, expect int8) {
@@ -290,7 +290,7 @@ func (c *lockScope) holder(s lockState, i int8, do func(kind, lockWrite, func(*l
 		do(fault, w, func(n *lockState, x *client) {
 			n.cl--
 			x.phase, x.last, x.reads = stopping, 0, 0
-		}, "closes: its context ends, its work is still stopping")
+		}, "closes: its context ends, but its work is still stopping")
 	}
 }
 

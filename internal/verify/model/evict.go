@@ -98,7 +98,7 @@ func (c *queueScope) passing(s queueState, i int8, do doStep) {
 	w := s.c[i]
 	free := s.lock == none || s.lock == tombstone
 	if c.weak == evictsUngranted && w.evicts == 0 {
-		do(step, func(n *queueState, w *waiter) { c.marks(n, i) }, "takes the lock for free, by a read of old")
+		do(step, func(n *queueState, w *waiter) { c.marks(n, i) }, "takes the lock for free, from an old read")
 	}
 	if c.weak == windowOverGap && free && w.idle == 0 {
 		do(step, func(_ *queueState, w *waiter) { w.idle = 1 }, "reads that the lock is free")

@@ -263,7 +263,7 @@ func (c *handScope) answered(n *handState, a handAnswer) string {
 			c.discard(n, a.who, a.rev)
 			return "too late: deletes exactly that record"
 		}
-		return "no news"
+		return "ignored"
 	case a.code == acked:
 		return c.granted(n, a.who, a.n, a.rev)
 	}
@@ -298,9 +298,9 @@ func (c *handScope) renewed(n *handState, a handAnswer) string {
 		return "meets a renewal of its own"
 	case x.phase == overHand && a.code == acked && c.weak == giverCleansUp:
 		c.discard(n, giver, a.rev)
-		return "deletes what came too late for it"
+		return "deletes what came too late"
 	}
-	return "no news"
+	return "ignored"
 }
 
 // granted turns an attempt that was stored at revision rev into a lease.
@@ -380,7 +380,7 @@ func (c *handScope) giver(s handState, to *steps[handState]) {
 	case x.phase == holdsHand && x.left == 0:
 		n := s
 		n.c[giver].phase = overHand
-		to.do(step, n, "giver: its validity is over: lost")
+		to.do(step, n, "giver: its validity has ended: lost")
 	case x.phase == holdsHand:
 		if x.n < c.renewals && !c.fixed {
 			send(0, next, "renews")
@@ -388,7 +388,7 @@ func (c *handScope) giver(s handState, to *steps[handState]) {
 		send(1, func(x *handClient) {
 			next(x)
 			x.phase, x.sent = givesHand, 1
-		}, "ends its work, and sends its last renewal")
+		}, "finishes its work, and sends its last renewal")
 	case x.phase == givesHand:
 		if x.sent < c.sends {
 			send(1, func(x *handClient) { x.sent++ }, "sends its last renewal again")
@@ -398,7 +398,7 @@ func (c *handScope) giver(s handState, to *steps[handState]) {
 		if c.weak == giverCleansUp {
 			c.discard(&n, giver, s.rec.rev)
 		}
-		to.do(step, n, "giver: waits for an answer no more")
+		to.do(step, n, "giver: no longer waits for an answer")
 	}
 }
 

@@ -101,7 +101,7 @@ type lockState struct {
 
 const (
 	breakKept  = "a broken lease is not extended"
-	superseded = "no renewal lands behind another's grant"
+	superseded = "no renewal is stored after another's grant"
 )
 
 var lockWrongs = [...]string{"", tokensGrow, strangers, ownDeletion, breakKept, superseded}
@@ -216,7 +216,7 @@ func (c *lockScope) server(s lockState, to *steps[lockState]) {
 		n := s
 		n.cuts--
 		n.old, n.oldLast = s.rec, s.next-1
-		to.do(fault, n, "servers: the leader is cut off at revision %d, another one is elected", n.oldLast)
+		to.do(fault, n, "servers: the leader is cut off at revision %d, and another is elected", n.oldLast)
 	}
 	answer := func(n lockState, k kind, w lockWrite, code, rev int8, who string) {
 		say := func(k kind, n lockState, lost string) {

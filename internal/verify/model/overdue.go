@@ -214,7 +214,7 @@ func (c *queueScope) bury(s queueState, w waiter, do doStep) {
 			p.orphan = 0
 		}
 		n.end(w.follows, wasLeft)
-	}, "deletes the overdue place before it, by its timer")
+	}, "deletes the overdue place ahead of it, by its timer")
 }
 
 // buryLock makes a waiter that reads an overdue lock delete it.
@@ -245,7 +245,7 @@ func (c *queueScope) comesBack(s queueState, i int8, do doStep) {
 					w.orphan = w.past
 				}
 				w.past = 0
-			}, "its place comes back by a restart of the server")
+			}, "its place comes back in a restart of the server")
 		}
 	}
 	if w.place == latePlace && (waits || w.phase == dead) && (w.orphan == 0 || c.weak == overduePlaceRenewed) {

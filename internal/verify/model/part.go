@@ -112,7 +112,7 @@ func (c *partScope) steps(s partState, to *steps[partState]) {
 		n := s
 		n.lags--
 		n.lagging, n.old = 1, s.revisions()
-		to.do(fault, n, "a replica: stops to apply writes")
+		to.do(fault, n, "a replica: stops applying writes")
 	}
 	for i := range c.modes {
 		w := s.c[i]
@@ -133,7 +133,7 @@ func (c *partScope) steps(s partState, to *steps[partState]) {
 		case queued:
 			c.lists(&s, i, s.revisions(), "", do)
 			if s.lagging == 1 {
-				c.lists(&s, i, s.old, ", by the replica behind", do)
+				c.lists(&s, i, s.old, ", from the lagging replica", do)
 			}
 		case following:
 			c.waits(&s, i, do)
@@ -272,7 +272,7 @@ func (c *partScope) readsPart(s *partState, i int, shown []int, from int8, cut b
 	own := slices.Contains(shown, i)
 	shown = slices.DeleteFunc(shown, func(j int) bool { return j >= i })
 	if c.weak == partFromBeginning && !slices.ContainsFunc(shown, func(j int) bool { return c.blocks(j, i) }) {
-		do(step, func(_ *partState, w *partWaiter) { w.phase = first }, "%s, and sees nobody before it", words)
+		do(step, func(_ *partState, w *partWaiter) { w.phase = first }, "%s, and sees no waiter ahead of it", words)
 	}
 	for at := len(shown) - 1; at >= 0; at-- {
 		j, right := shown[at], at == len(shown)-1
@@ -346,7 +346,7 @@ func (c *partScope) waits(s *partState, i int, do doPart) {
 	if w.note == wasGranted && w.sure == 1 {
 		do(step, func(_ *partState, w *partWaiter) {
 			*w = partWaiter{phase: first, place: w.place, ticket: w.ticket, rev: w.rev, next: w.next}
-		}, "sees that %s was granted, with no place before it: is first", c.who(int(w.follows)-1))
+		}, "sees that %s was granted, with no place ahead of it: is first", c.who(int(w.follows)-1))
 	}
 	if w.note != nothing || followed.place != inQueue {
 		if w.known != 0 {
@@ -365,12 +365,12 @@ func (c *partScope) waits(s *partState, i int, do doPart) {
 		}
 		do(step, func(_ *partState, w *partWaiter) {
 			*w = partWaiter{phase: queued, place: w.place, ticket: w.ticket, rev: w.rev}
-		}, "will list the queue: the place before its own has gone")
+		}, "will list the queue: the place ahead of its own has ended")
 	}
 	if head := slices.IndexFunc(s.c[:i], func(w partWaiter) bool { return w.place == inQueue }); head >= 0 && s.c[head].phase == dead && c.free(s) {
 		do(step, func(_ *partState, w *partWaiter) {
 			*w = partWaiter{phase: won, place: w.place, ticket: w.ticket, rev: w.rev, passing: 1}
-		}, "takes the lock out of turn: %s has left it free", c.who(head))
+		}, "takes the lock out of turn: %s left it free", c.who(head))
 	}
 }
 

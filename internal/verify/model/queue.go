@@ -225,7 +225,7 @@ func (c *queueScope) trouble(s queueState, i int8, do doStep) {
 		do(step, func(n *queueState, w *waiter) { n.end(i+4, nothing); w.orphan = 0 }, "its orphan expires, without a notification")
 	}
 	if w.paused == 1 {
-		do(step, func(_ *queueState, w *waiter) { w.paused = 0 }, "goes on")
+		do(step, func(_ *queueState, w *waiter) { w.paused = 0 }, "resumes")
 	}
 	if w.place == 1 && waits && (w.paused == 1 || s.expires > 0) {
 		do(fault, func(n *queueState, w *waiter) {
@@ -363,7 +363,7 @@ func (c *queueScope) waiter(s queueState, i int8, do doStep) {
 			do(step, enqueue, "sees that its place has ended, and queues again")
 		}
 		if c.weak == evictsUngranted && w.evicts != 0 {
-			do(step, c.evicts(i), "deletes the place of the head, and has no grant")
+			do(step, c.evicts(i), "deletes the head's place without a grant")
 		}
 		if w.phase == first {
 			c.buryLock(s, do)
@@ -374,9 +374,9 @@ func (c *queueScope) waiter(s queueState, i int8, do doStep) {
 		}
 		switch {
 		case w.note == wasGranted:
-			do(step, func(n *queueState, w *waiter) { w.phase, w.note, w.follows = first, nothing, 0 }, "sees that the waiter before it was granted: is first")
+			do(step, func(n *queueState, w *waiter) { w.phase, w.note, w.follows = first, nothing, 0 }, "sees that the waiter ahead of it was granted: is first")
 		case w.note != nothing:
-			do(step, c.relist(i, everything), "lists the queue again, the place before its own has gone")
+			do(step, c.relist(i, everything), "lists the queue again: the place ahead of its own has ended")
 		}
 		if c.weak != noBackstop {
 			if !c.there(&s, w) {
@@ -388,7 +388,7 @@ func (c *queueScope) waiter(s queueState, i int8, do doStep) {
 		}
 	case won:
 		if w.evicts != 0 {
-			do(step, c.evicts(i), "deletes the place of the head, which has left the lock free")
+			do(step, c.evicts(i), "deletes the place of the head, which left the lock free")
 		}
 		do(step, func(n *queueState, w *waiter) {
 			note := wasLeft
@@ -415,7 +415,7 @@ func (c *queueScope) arrives(s queueState, i int8, do doStep) {
 	}
 	switch {
 	case s.lock == none:
-		do(step, c.win(i, false), "takes the lock at once, there is no record")
+		do(step, c.win(i, false), "takes the lock at once: there is no record")
 		return
 	case s.lock == tombstone && w.window == 1:
 		do(step, c.win(i, true), "takes the lock at its tombstone")
@@ -441,7 +441,7 @@ func (c *queueScope) arrives(s queueState, i int8, do doStep) {
 			if c.weak == newcomerSeesOld {
 				upTo = 1
 			}
-			sees(fault, upTo, "sees an empty queue, by a replica behind")
+			sees(fault, upTo, "sees an empty queue, from a lagging replica")
 		}
 	}
 	do(step, enqueue, "queues")
@@ -453,7 +453,7 @@ func (c *queueScope) arrives(s queueState, i int8, do doStep) {
 			n.orphans--
 			w.orphan, w.key = n.next, 0
 			n.next++
-		}, "queues, is not answered, and will queue under another id")
+		}, "queues, gets no answer, and will queue under another id")
 	}
 }
 

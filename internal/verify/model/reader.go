@@ -57,7 +57,7 @@ func (c *rwScope) reader(s rwState, i int8, to *steps[rwState]) {
 			do(w, func(n *rwState, r *reader) {
 				n.cl--
 				r.phase, r.last = stopping, 0
-			}, "closes: its context ends, its work is still stopping")
+			}, "closes: its context ends, but its work is still stopping")
 		}
 	case stopping:
 		w := rwWrite{}
@@ -69,7 +69,7 @@ func (c *rwScope) reader(s rwState, i int8, to *steps[rwState]) {
 		if c.weak == sharingRestarted && r.left > 0 {
 			do(rwWrite{}, func(n *rwState, r *reader) { r.phase = holding }, "another goroutine shares its lease")
 		}
-		do(rwWrite{}, func(n *rwState, r *reader) { r.phase = over }, "waits for its deletion no more")
+		do(rwWrite{}, func(n *rwState, r *reader) { r.phase = over }, "no longer waits for its deletion")
 	}
 }
 
@@ -88,7 +88,7 @@ func (c *rwScope) readerAnswered(n *rwState, a rwAnswer) string {
 			return "reads"
 		}
 		put(n.ways[:c.ways], rwWrite{verb: deleteRead, who: a.who, id: a.id, expect: a.rev}, rwWrite.compare)
-		return "late, or not wanted any more: deletes exactly that record"
+		return "late, or no longer wanted: deletes exactly that record"
 	}
 	if r.phase != holding {
 		return "nothing to do"
@@ -103,7 +103,7 @@ func (c *rwScope) readerAnswered(n *rwState, a rwAnswer) string {
 			return "broken: its context ends"
 		case a.kind != held || a.renewal == 0:
 			r.phase = over
-			return "its record is gone: lost"
+			return "its record no longer exists: lost"
 		}
 		number = a.renewal
 	}

@@ -296,7 +296,7 @@ func (c *rwScope) server(s rwState, to *steps[rwState]) {
 		n := s
 		n.cuts--
 		n.cut[c.cuts-s.cuts] = copied{last: s.next - 1, keys: s.keys}
-		to.do(fault, n, "servers: the leader is cut off at revision %d, another one is elected", s.next-1)
+		to.do(fault, n, "servers: the leader is cut off at revision %d, and another is elected", s.next-1)
 	}
 	for i, w := range distinct(s.ways[:]) {
 		n := s
@@ -338,7 +338,7 @@ func (c *rwScope) server(s rwState, to *steps[rwState]) {
 			if s.holes > 0 && k.kind != none {
 				n := s
 				n.holes--
-				answer(n, "a replica that catches up", k.rev-1, catchingUp(s.keys, k.rev-1))
+				answer(n, "a replica that is catching up", k.rev-1, catchingUp(s.keys, k.rev-1))
 			}
 		}
 	}

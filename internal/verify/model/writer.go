@@ -58,7 +58,7 @@ func (c *rwScope) writer(s rwState, i int8, to *steps[rwState]) {
 		}
 		do(x, reset, "has stopped")
 	case leaving:
-		do(rwWrite{}, reset, "waits for its deletion no more")
+		do(rwWrite{}, reset, "no longer waits for its deletion")
 	}
 }
 
@@ -69,11 +69,11 @@ func (c *rwScope) drained(n *rwState, w *writer) string {
 	switch {
 	case w.answerLive != 0:
 		w.first = 0
-		return "readers are left"
+		return "readers remain"
 	case !contains:
 		return "older than the gate"
 	case w.answerHole != 0 && c.weak != proofWithHole:
-		return "no leader's, so it may lack readers"
+		return "not from a leader, so readers may be missing"
 	case !c.several, c.weak == proofAnyTime:
 	case c.weak == proofByOwnMargin:
 		if w.age[w.askedFor] >= c.window {
@@ -81,14 +81,14 @@ func (c *rwScope) drained(n *rwState, w *writer) string {
 		}
 	case w.first == 0 || w.askedFor <= w.firstRenewals || w.age[w.first-1] >= c.window:
 		w.first, w.firstRenewals = 1+w.askedFor, w.renewals
-		return "none, for the first time: to be asked again after another gate write"
+		return "none, the first time: asks again after another gate write"
 	}
 	w.phase, w.holds = holding, 1
 	if w.token <= n.token {
 		n.wrong = 1
 	}
 	n.token = w.token
-	return "proven that nobody reads: writes"
+	return "proven that no client reads: writes"
 }
 
 func (c *rwScope) writerAnswered(n *rwState, a rwAnswer) string {
@@ -121,7 +121,7 @@ func (c *rwScope) writerAnswered(n *rwState, a rwAnswer) string {
 			return "broken: its context ends"
 		case a.kind != held || a.renewal == 0:
 			w.phase, w.left = leaving, 0
-			return "its gate is gone: lost"
+			return "its gate no longer exists: lost"
 		}
 		number = a.renewal
 	}

@@ -28,6 +28,6 @@ func IsProof() bool { return os.Getenv(Variable) == "proof" }
 func Proof(t testing.TB) {
 	t.Helper()
 	if !IsProof() {
-		t.Skip("of the proof tier: make proof")
+		t.Skip("belongs to the proof tier: run make proof")
 	}
 }
