@@ -40,9 +40,9 @@ commands need the handle, on this machine or another one:
 
 No process renews the lock: it is free when its TTL expires, even if the script is still
 working. Prefer "lockctl run", which ends the command in time. Otherwise choose a TTL
-longer than each part of the script, and call extend between the parts. The script has the
-lock to itself until "valid_until" of --json, shortly before the lock is free. A resource
-that refuses tokens below the last one is safe from a script that took too long.
+longer than each part of the script, and call extend in between. The script has the lock to
+itself until "valid_until" of --json, shortly before the lock is free. A resource that
+refuses tokens below the last one is safe from a script that took too long.
 
 The handle stays the same until the release. It is not a secret: any client that may write
 the lock's record can use it. After an operator's break the next extend or release fails.

@@ -32,9 +32,9 @@ and can no longer renew its lease. No other client gets in before the holder has
 its lease would have ended anyway. With --now the next client gets in at once: two may be
 working at the same time, and only resources that check fencing tokens are safe.
 
-Some locks have no process to notify: a script's, until the script releases it, and one
-that its holder left to another program (Lock.Handoff) or to the rest of a minimum hold.
-They are free when their TTL expires, or at once with --now.
+Some locks have no process to notify: a script's, and one that its holder left to another
+program (Lock.Handoff) or to the rest of a minimum hold. They are free when their TTL
+expires or the script releases them, or at once with --now.
 
 Every claim to a lock has an id, which "lockctl info" and "lockctl ls --wide" show. A
 script that gives the id, or an unambiguous prefix, breaks that claim and never a later one.

@@ -30,6 +30,12 @@ type completionCmd struct {
 	kongcompletion.Completion `embed:""`
 }
 
+// Help replaces the library's text.
+func (*completionCmd) Help() string {
+	return `Prints the command that turns completion on in this shell. Put it into the shell's init
+file to keep completion on. Without a shell, lockctl detects your login shell.`
+}
+
 // Run prints the completion script for the shell.
 func (c *completionCmd) Run(ctx *kong.Context) error {
 	if c.Shell != "fish" || !c.Code {

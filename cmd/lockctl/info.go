@@ -16,7 +16,7 @@ type infoCmd struct {
 func (*infoCmd) Help() string {
 	return `Shows the holder, or the writer and the readers, with their metadata, the queue in its
 order, and a break if there was one. Each holder of a semaphore has its slot. Locks of
-other kinds with that name are shown too; they do not exclude each other.
+other kinds with that name are shown too.
 
   lockctl info deploy
   lockctl info deploy --json | jq '.[].holder.token'

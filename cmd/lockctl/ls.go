@@ -26,17 +26,16 @@ type lsCmd struct {
 }
 
 func (*lsCmd) Help() string {
-	return `Prints a line for each lock, with the mode, the holder, the fencing token, the time held,
-the end of the lease unless renewed, and the numbers of readers and waiters. Several
-readers share a line, with the longest time held and the latest end of a lease. A writer
-that waits for them to leave has its own line. The mode of a semaphore shows how many
-permits are taken.
+	return `Prints a line for each lock, with its mode, holder, fencing token, time held, end of the
+lease unless renewed, and numbers of readers and waiters. Readers share a line, with the
+longest time held and the latest end of a lease. A writer that waits for them to leave has
+its own line. A semaphore's mode shows how many permits are taken.
 
 A lock is "idle" if its client keeps it for its own goroutines, and none of them was inside
 at the last renewal. It is "overdue" if its lease has ended but the server has not removed
 the record: it is no longer held. A name used by locks of different kinds is marked: they
-do not exclude each other. A record that lockctl cannot read is listed too, because it
-still blocks other clients.
+do not exclude each other. Unreadable records are listed too, because they still block
+other clients.
 
 A name that is not UTF-8, contains unprintable characters or begins with a double quote is
 shown in double quotes, as Go quotes: "a\xff". Every command accepts this form. In a shell

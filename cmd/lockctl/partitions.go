@@ -35,16 +35,15 @@ type partitionsCmd struct {
 }
 
 func (*partitionsCmd) Help() string {
-	return `Shows a group of workers that share partitions. A line for each worker has its weight, how
-many partitions it owns and should own (its quota), who it is, how long it has been a
-member, and the numbers of its partitions. A worker that is leaving has no weight. Below
-are the partitions without an owner, and those in motion, which have an owner and should
-have another. A worker that crashed stays an owner until its leases end.
+	return `Shows a group of workers that share partitions. Each worker has a line with its weight,
+how many partitions it owns and should own (its quota), who it is, how long it has been a
+member, and its partitions. A leaving worker has no weight. Below are the partitions without
+an owner, and those in motion, which have an owner but should have another. A crashed worker
+stays an owner until its leases end.
 
 --watch shows how long a partition has had no owner; so does a history: "lockctl history
-ingest.part.7". On a terminal --watch shows the group as it is now. Elsewhere it prints the
-whole group after each change, below a line with the time. It reports an outage of the
-server and waits until it is over.
+ingest.part.7". On a terminal it shows the group as it is now; elsewhere it prints the whole
+group after each change, below the time. It reports an outage of the server and waits.
 
 Any user that may read the names below the group can run this. Without a group lockctl
 lists all locks, and needs permission to read them.

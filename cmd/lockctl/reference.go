@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/alecthomas/kong"
-	"github.com/charmbracelet/x/ansi"
 
 	"github.com/natslock/locks/cmd/lockctl/internal/show"
 )
@@ -126,9 +125,6 @@ func markdown(help string) string {
 			}
 			b.WriteString("\n")
 			code = indented
-		}
-		if !indented { // kong-completion does not wrap its help
-			line = ansi.Wordwrap(line, 98, "")
 		}
 		b.WriteString(strings.TrimPrefix(line, "  ") + "\n")
 	}

@@ -35,33 +35,32 @@ func (*runCmd) Help() string {
 --permits the semaphore, for which all clients must give the same N. These are different
 locks, which do not exclude each other.
 
-After waiting for a second, lockctl reports on standard error who holds the lock, and its
-place in the queue. Inside the command, at any depth, lockctl refuses to wait for a lock
-that an enclosing command holds (LOCKCTL_HELD lists those). It allows a read lock inside a
-read lock unless a writer waits, and a permit if the enclosing commands leave one free.
+After waiting for a second, lockctl reports who holds the lock, and its place in the queue.
+Inside the command, at any depth, lockctl refuses to wait for a lock that an enclosing
+command holds (LOCKCTL_HELD lists those), except a read lock inside a read lock if no writer
+waits, and a permit if the enclosing commands leave one free.
 
-The command's environment has LOCK_NAME, LOCK_TOKEN (the fencing token, greater than that
-of every earlier holder), LOCK_TTL (seconds) and, with --permits, LOCK_SLOT (the permit's
-number, from 0: tokens rise only within one permit). The command runs in its own process
-group, in the foreground if lockctl is. lockctl forwards INT, TERM, HUP, QUIT, USR1 and USR2.
+The command's environment has LOCK_NAME, LOCK_TOKEN (the fencing token, above those of all
+earlier holders), LOCK_TTL (seconds) and, with --permits, LOCK_SLOT (the permit, from 0:
+tokens rise only within one permit). It runs in its own process group, in the foreground if
+lockctl is. lockctl forwards INT, TERM, HUP, QUIT, USR1 and USR2.
 
-With --keep the command is a job that is done once under its name, which should contain the
-day, release or batch. When the command exits with 0, its mutex stays for the time of
---keep, and later calls exit with 0 and do nothing. Otherwise the next call runs the job
-again, so call it every few minutes. It does not wait: while another call runs the job, the
-exit code is 1, or that of -E; with -E 0 lockctl prints nothing.
+--keep makes the command a job that is done once under its name, which should contain the
+day, release or batch. When the command exits with 0, its mutex stays for this long, and
+later calls exit with 0 and do nothing. Otherwise the next call runs the job again: call it
+every few minutes. It does not wait: while another call runs the job, the exit code is 1, or
+that of -E; with -E 0 lockctl prints nothing.
 
 When the lock is lost in an outage or a break, the group gets TERM, and KILL after
---kill-after or before the lease ends on the server, whichever comes first. Processes that
-the command leaves in the background continue without the lock.
+--kill-after or before the lease ends on the server, whichever comes first. Processes left
+in the background continue without the lock.
 
 A second process, the guard, ends the group if lockctl is killed. If lockctl is stopped
 (^Z, SIGSTOP, a debugger), the group is dead before the next holder starts: with a TTL
 of 15 s it gets TERM 10 s and KILL 13 s after the last renewal. The guard cannot reach a
-process that left the group (setsid, a daemon), and cannot act while the machine or
-container is frozen, or if it is killed with its lockctl. Windows has no guard. In these
-cases only a resource that checks LOCK_TOKEN is safe. lockctl may be the first process of a
-container.
+process that left the group (setsid, a daemon), or act while the machine or container is
+frozen, or if it is killed with its lockctl. Windows has no guard. In these cases only a
+resource that checks LOCK_TOKEN is safe. lockctl may be the first process of a container.
 
   lockctl run deploy -- ./deploy.sh
   lockctl run -n -E 0 nightly -- ./backup.sh   # not twice, and no error

@@ -24,8 +24,8 @@ type watchCmd struct {
 }
 
 func (*watchCmd) Help() string {
-	return `Prints a line for each event, with the time, the type, the lock, the holder or waiter, the
-fencing token or the ticket in the queue, and the time waited or held.
+	return `Prints a line for each event, with its time, type, lock, holder or waiter, fencing token or
+ticket in the queue, and the time waited or held.
 
   queued     a client began to wait
   granted    a client got the lock; a writer, the gate that keeps out new readers

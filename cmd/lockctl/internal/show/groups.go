@@ -12,19 +12,19 @@ import (
 // reference prints the doc tags.
 type groupJSON struct {
 	Group      string          `json:"group" doc:"its name"`
-	Count      int             `json:"count" doc:"how many partitions it has; without members, at least as many as its owners show"`
-	Unowned    int             `json:"unowned" doc:"how many partitions have no owner"`
-	InMotion   int             `json:"in_motion" doc:"how many partitions have an owner but should have another"`
+	Count      int             `json:"count" doc:"number of partitions; without members, at least as many as its owners show"`
+	Unowned    int             `json:"unowned" doc:"number of partitions without an owner"`
+	InMotion   int             `json:"in_motion" doc:"number of partitions that have an owner but should have another"`
 	Members    []memberJSON    `json:"members" doc:"the workers, first come first"`
-	Refused    []memberJSON    `json:"refused" doc:"workers configured for a different number of partitions, which are about to leave"`
+	Refused    []memberJSON    `json:"refused" doc:"workers configured for a different number of partitions, about to leave"`
 	Partitions []partitionJSON `json:"partitions" doc:"all partitions, by number"`
 }
 
 type memberJSON struct {
 	ID     string `json:"id" doc:"the worker's id"`
-	Weight int    `json:"weight" doc:"how many shares it gets"`
-	Owned  int    `json:"owned" doc:"how many partitions it owns"`
-	Quota  int    `json:"quota" doc:"how many partitions it should own"`
+	Weight int    `json:"weight" doc:"number of shares"`
+	Owned  int    `json:"owned" doc:"number of partitions owned"`
+	Quota  int    `json:"quota" doc:"number of partitions it should own"`
 	Token  uint64 `json:"token" doc:"fencing token of the membership; below 2^53 until 2060"`
 	client
 	Since time.Time         `json:"since" doc:"when it joined, by its own clock"`
@@ -38,7 +38,7 @@ type partitionJSON struct {
 	Planned  string      `json:"planned" doc:"the id of the member that should own it; empty: no members"`
 	Former   bool        `json:"former" doc:"its owner is an earlier process with a member's id"`
 	InMotion bool        `json:"in_motion" doc:"it has an owner but should have another"`
-	Waiting  int         `json:"waiting" doc:"how many workers wait for its lock"`
+	Waiting  int         `json:"waiting" doc:"number of workers that wait for its lock"`
 	Unowned  *time.Time  `json:"unowned_since" doc:"with --watch: since when lockctl has seen no owner, by its own clock; null: it has one, or unknown"`
 }
 
@@ -58,7 +58,7 @@ func Moves(p partition.Placement) bool {
 	return p.Holder != nil && p.Planned != "" && (p.Former || p.Planned != p.Member)
 }
 
-// Tally returns how many partitions have no owner and how many are moving to another one.
+// Tally returns number of partitions without an owner and how many are moving to another one.
 func Tally(g partition.State) (unowned, moving int) {
 	for _, p := range g.Partitions {
 		switch {

@@ -35,7 +35,7 @@ type lockJSON struct {
 
 // client is the client of a holder or waiter in the output of --json.
 type client struct {
-	Owner string `json:"owner" doc:"the name that the client gave itself"`
+	Owner string `json:"owner" doc:"the client's name"`
 	Host  string `json:"host" doc:"its machine"`
 	PID   int    `json:"pid" doc:"its process"`
 }
@@ -46,10 +46,10 @@ type holderJSON struct {
 	ID    string `json:"id" doc:"the claim's id, for break --id"`
 	client
 	Since      time.Time         `json:"since" doc:"when it took the lock, by its own clock"`
-	Held       float64           `json:"held" doc:"the time since then, by the clocks of its holder and of this machine"`
+	Held       float64           `json:"held" doc:"the time since then, by the clocks of holder and this machine"`
 	Waited     float64           `json:"waited" doc:"the time from the call to the grant; 0: no queueing"`
-	Grants     uint64            `json:"grants" doc:"how many goroutines have held the lock by this claim, including this one"`
-	Waiting    int               `json:"waiting" doc:"how many goroutines of its client wait behind it"`
+	Grants     uint64            `json:"grants" doc:"number of goroutines that have held the lock by this claim"`
+	Waiting    int               `json:"waiting" doc:"number of goroutines of its client that wait behind it"`
 	TTL        float64           `json:"ttl" doc:"its lease"`
 	Expires    *time.Time        `json:"expires" doc:"when the lease ends unless it is renewed, by the server's clock; null: never"`
 	Overdue    bool              `json:"overdue" doc:"the lease has ended: the lock is no longer held by this record"`
@@ -77,10 +77,10 @@ type waiterJSON struct {
 	ID     string `json:"id" doc:"the claim's id"`
 	client
 	Since      time.Time `json:"since" doc:"when its wait began, by its own clock"`
-	Waited     float64   `json:"waited" doc:"the time since then, by its clock and that of this machine"`
+	Waited     float64   `json:"waited" doc:"the time since then, by the clocks of waiter and this machine"`
 	Mode       string    `json:"mode" doc:"exclusive or shared"`
 	Purpose    string    `json:"purpose" doc:"what it waits for: see the holder"`
-	Goroutines int       `json:"goroutines" doc:"how many goroutines of its client wait at this place"`
+	Goroutines int       `json:"goroutines" doc:"number of goroutines of its client at this place"`
 	Of         int       `json:"of" doc:"a semaphore's number of permits; 0 for other locks"`
 	Overdue    bool      `json:"overdue" doc:"the place has ended, and no longer blocks others"`
 }

@@ -28,10 +28,9 @@ type Command struct {
 
 // Help returns the detailed help for the command.
 func (*Command) Help() string {
-	return `A live view of the locks, the most contended first, with the holder, the time since the
-grant, the end of the lease unless renewed, the length of the queue, the longest wait and
-the grants per second. A hand-over is a grant to a waiter, except inside the client of a
-lock that lingers.
+	return `A live view of the locks, the most contended first, with holder, time since the grant, end
+of the lease unless renewed, length of the queue, longest wait and grants per second. A
+hand-over is a grant to a waiter, except inside the client of a lingering lock.
 
 top reports when it cannot reach the server, and when the bucket has no leader or is unfit.
 Until that is over the list is as last read, and a lock whose lease ends is "unknown". A
@@ -49,8 +48,7 @@ lock that has become free stays for two seconds. "lockctl ls --help" explains "i
 
 The selected line begins with ">". The first line stays selected until you choose another,
 and then the selection follows its lock; home ends that. A "!" marks a name used by locks
-of different kinds, which do not exclude each other. The screen of a lock has up to 200 of
-its events since top began.
+of different kinds. A lock's screen has up to 200 of its events since top began.
 
   lockctl top 'orders.>'
   lockctl top --sort held
