@@ -52,8 +52,8 @@ every few minutes. It does not wait: while another call runs the job, the exit c
 that of -E; with -E 0 lockctl prints nothing.
 
 When the lock is lost in an outage or a break, the group gets TERM, and KILL after
---kill-after or before the lease ends on the server, whichever comes first. Processes left
-in the background continue without the lock.
+--kill-after or before the lease ends on the server, whichever comes first. Processes that
+the command leaves in the background when it ends continue without the lock.
 
 A second process, the guard, ends the group if lockctl is killed. If lockctl is stopped
 (^Z, SIGSTOP, a debugger), the group is dead before the next holder starts: with a TTL

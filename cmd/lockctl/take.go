@@ -20,7 +20,7 @@ import (
 type taking struct {
 	Nonblock         bool              `short:"n" help:"Fail instead of waiting."`
 	Wait             *time.Duration    `short:"w" placeholder:"SECONDS" help:"Fail after waiting this long; 0 means -n."`
-	ConflictExitCode int               `short:"E" default:"1" placeholder:"CODE" help:"Exit code if -n or -w fails (default ${default})."`
+	ConflictExitCode int               `short:"E" default:"1" placeholder:"CODE" help:"Exit code if the lock is not free in time (default ${default})."`
 	Meta             map[string]string `mapsep:"none" placeholder:"KEY=VALUE" help:"Metadata for lockctl info; can be repeated."`
 	Create           bool              `help:"Create a missing bucket, with three replicas on a cluster."`
 	nesting          nesting           `kong:"-"`

@@ -154,7 +154,7 @@ func (c *lockScope) found(n *lockState, i int8, r lockRecord) string {
 			return "its own acquisition: lost, deletes it"
 		}
 		x.end()
-		return "gone: lost"
+		return "no longer there: lost"
 	case leaving:
 		if own {
 			x.last = r.rev
@@ -162,7 +162,7 @@ func (c *lockScope) found(n *lockState, i int8, r lockRecord) string {
 			return "still its own: deletes it"
 		}
 		x.end()
-		return "gone: released"
+		return "no longer there: released"
 	}
 	return "nothing to do"
 }
