@@ -250,7 +250,7 @@ func TestAcquireLost(t *testing.T) {
 		code, out, errs := run(t, s, "run", "x", "--", "sh", "-c", "echo $LOCK_TOKEN")
 		require.Zero(t, code, errs)
 		require.Greater(t, strings.TrimSpace(out), strings.Split(expired, ":")[3], "a fencing token above that of the script")
-		refused(t, s, 75, notHeld+"it is free now. Its TTL has passed", command, expired)
+		refused(t, s, 75, notHeld+"it is free now; work after that was not protected", command, expired)
 
 		taken := word(t, s, "acquire", "x", "--ttl", "3s")
 		holder, _ := hold(t, s, "x")
@@ -259,7 +259,7 @@ func TestAcquireLost(t *testing.T) {
 		holder.wait()
 		written := word(t, s, "acquire", "--write", "x", "--ttl", "3s")
 		reader, _ := hold(t, s, "x", "--read")
-		refused(t, s, 75, "readers inside now", command, written)
+		refused(t, s, 75, notHeld+"readers hold it now", command, written)
 		reader.signal(syscall.SIGTERM)
 		reader.wait()
 	}

@@ -166,7 +166,7 @@ func TestWatchWithoutBucket(t *testing.T) {
 	require.Equal(t, []string{"gap", "granted", "released"}, []string{evs[0].Event, evs[1].Event, evs[2].Event})
 	require.True(t, evs[0].Remade)
 	require.Equal(t, p.cmd.Process.Pid, evs[2].PID)
-	require.Equal(t, 1, strings.Count(w.err.String(), "no such bucket"), "said once")
+	require.Equal(t, 1, strings.Count(w.err.String(), "the bucket does not exist"), "said once")
 }
 
 // TestWatchBrokenPipe checks that watch ends silently when the reader of its output exits.

@@ -318,7 +318,7 @@ func TestDoctorVisitsAllServers(t *testing.T) {
 	require.NoError(t, full.Server().ShutdownJetStream())
 	kit.Eventually(t, "a server without JetStream", func() bool {
 		d := doctor(t, cluster.Servers()[leader])
-		return slices.Contains(d.troubles(), "warning replicas") && strings.Contains(d.row(t, "replicas").Found, full.Server().Name()+" answers, and its JetStream is off")
+		return slices.Contains(d.troubles(), "warning replicas") && strings.Contains(d.row(t, "replicas").Found, full.Server().Name()+" answers, but its JetStream is off")
 	})
 	d := doctor(t, cluster.Servers()[leader])
 	require.Contains(t, d.row(t, "replicas").Repair, "free space on the disk of "+full.Server().Name()+" and restart the server")

@@ -167,7 +167,7 @@ func TestDoctorFindsStoppedStream(t *testing.T) {
 	require.Equal(t, []string{"error bucket"}, d.troubles())
 	require.Equal(t, 78, d.ExitCode)
 	require.Contains(t, d.row(t, "bucket").Found, "it has stopped for good")
-	require.Contains(t, d.row(t, "bucket").Repair, `"nats stream rm KV_natslock", "lockctl init"`)
+	require.Contains(t, d.row(t, "bucket").Repair, `delete and re-create the stream with "nats stream rm KV_natslock" and "lockctl init"; restarts do not help`)
 
 	require.NoError(t, jetStream(t, s, nats.UserInfo("root", "p")).DeleteStream(t.Context(), "KV_natslock"))
 	withBucket(t, s, asRoot...)
