@@ -21,7 +21,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// A leader's record shows its value, to this package and to the tools for locks.
+// TestElection checks that both this package and the admin tools see the value in the leader's
+// record.
 func TestElection(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := join(t, s, natslock.WithOwner("a")), join(t, s)
@@ -74,7 +75,7 @@ func TestElection(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "two", string(l.Value))
 
-		// An operator deposes the leader. It leads no more, although it has not stopped yet.
+		// An operator deposes the leader. It no longer leads, although it has not stopped yet.
 		require.NoError(t, admin.New(a.Client).Break(t.Context(), admin.BreakRequest{Name: name, ID: l.ID, Reason: "enough"}))
 		_, err = reader.Leader(t.Context())
 		require.ErrorIs(t, err, election.ErrNoLeader)
@@ -89,7 +90,7 @@ func TestElection(t *testing.T) {
 	})
 }
 
-// An election that cannot be used says so in each method, and nothing is sent.
+// TestRefused checks that every method of an unusable election returns an error and sends nothing.
 func TestRefused(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := join(t, s)
@@ -138,7 +139,7 @@ func TestRefused(t *testing.T) {
 			require.ErrorIs(t, none.Resign(t.Context()), natslock.ErrInvalid)
 		}
 
-		// The largest value that fits goes all the way.
+		// The largest value that fits is stored and read back in full.
 		e := c.elect(string(large[1:]))
 		term := campaign(t, e)
 		require.ErrorIs(t, term.Proclaim(t.Context(), large), natslock.ErrInvalid)
@@ -154,7 +155,8 @@ func TestRefused(t *testing.T) {
 	})
 }
 
-// The places of the candidates do not carry their values: each list of the queue would.
+// TestPlacesWithoutValues checks that candidates' places do not carry their values. Otherwise every
+// listing of the queue would transfer all of them.
 func TestPlacesWithoutValues(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		places, err := s.Connect().SubscribeSync("$KV.natslock.wait.>")
@@ -167,7 +169,7 @@ func TestPlacesWithoutValues(t *testing.T) {
 			begin(t, c.elect(value))
 			synctest.Wait()
 		}
-		time.Sleep(20 * time.Second) // they are renewed
+		time.Sleep(20 * time.Second) // the places are renewed
 		n, _, err := places.Pending()
 		require.NoError(t, err)
 		require.Greater(t, n, 9)
@@ -175,7 +177,7 @@ func TestPlacesWithoutValues(t *testing.T) {
 			m, err := places.NextMsg(time.Second)
 			require.NoError(t, err)
 			if len(m.Data) == 0 {
-				continue // it proves a subscription
+				continue // a probe that proves a subscription
 			}
 			require.Less(t, len(m.Data), 1<<10)
 			body, err := record.Decode(m.Data)
@@ -187,8 +189,8 @@ func TestPlacesWithoutValues(t *testing.T) {
 	})
 }
 
-// A resignation hands over in one round trip: the leader sends its tombstone, and the next
-// candidate its claim.
+// TestResignMessages checks that a resignation hands over in one round trip: the leader sends its
+// tombstone, and the next candidate sends its claim.
 func TestResignMessages(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b, c := join(t, s), join(t, s), join(t, s)
@@ -221,8 +223,9 @@ func TestResignMessages(t *testing.T) {
 	})
 }
 
-// A candidate that has resigned is behind all that waited then, of other clients and of
-// its own. This holds in the turn too, and right after it has seen the queue empty.
+// TestResignedGoesToTheBack checks that a candidate that has just resigned queues behind everyone
+// who was waiting at that point, including other candidates of its own client. This holds even
+// during its turn, and even if it has just seen an empty queue.
 func TestResignedGoesToTheBack(t *testing.T) {
 	t.Run("turn", func(t *testing.T) {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -248,7 +251,7 @@ func TestResignedGoesToTheBack(t *testing.T) {
 			c, other := join(t, s), join(t, s)
 			e := c.elect("a")
 			require.NoError(t, campaign(t, e).Resign(t.Context()))
-			a := campaign(t, e) // it has read the queue
+			a := campaign(t, e) // the candidate has read the queue
 			d := begin(t, other.elect("d"))
 			synctest.Wait()
 			other.faults.OnSend(func(int, kvstore.Write) faults.Fate { return faults.Delay(50 * time.Millisecond) })
@@ -263,7 +266,7 @@ func TestResignedGoesToTheBack(t *testing.T) {
 	t.Run("linger", func(t *testing.T) {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 			c, other := join(t, s), join(t, s)
-			l, err := c.Lock(t.Context(), name, natslock.Linger(time.Minute)) // the same name as a mutex
+			l, err := c.Lock(t.Context(), name, natslock.Linger(time.Minute)) // a mutex with the election's name
 			require.NoError(t, err)
 			b := begin(t, c.elect("b"))
 			synctest.Wait()
@@ -281,8 +284,8 @@ func TestResignedGoesToTheBack(t *testing.T) {
 	})
 }
 
-// The candidates of one client that wait together have a place each, take over in the order in
-// which they have asked, and the record shows the value of each.
+// TestSiblings checks that candidates of the same client each have their own place, take over in
+// the order in which they asked, and appear in the record with their own values.
 func TestSiblings(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := join(t, s), join(t, s)
@@ -309,12 +312,13 @@ func TestSiblings(t *testing.T) {
 	})
 }
 
-// 50 candidates send no more than 50 clients that wait for a mutex, even if they are of one client.
+// TestFiftyCandidates checks that 50 candidates send no more messages than 50 clients waiting for a
+// mutex, even if all the candidates share a client.
 func TestFiftyCandidates(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const n = 50
-		// count returns how many messages n clients, or n goroutines of one client, send
-		// while they begin to wait, and while they wait for three minutes.
+		// count returns how many messages n clients, or n goroutines of one client, send when they
+		// start waiting and during the following three minutes.
 		count := func(one bool, wait func(ctx context.Context, m *member) error) (begin, idle uint64) {
 			members := []*member{join(t, s)}
 			for !one && len(members) < n {
@@ -363,8 +367,8 @@ func TestFiftyCandidates(t *testing.T) {
 	})
 }
 
-// An Election whose term the caller has dropped goes on leading: IsLeader is all that
-// some services need.
+// TestTermIsKept checks that an Election keeps leading even if the caller drops the Term, because
+// some services only use IsLeader.
 func TestTermIsKept(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		e := join(t, s).elect("")
@@ -378,7 +382,8 @@ func TestTermIsKept(t *testing.T) {
 	})
 }
 
-// When the campaign's context ends, so does the term's, and IsLeader says so.
+// TestParentEnds checks that the term ends, and IsLeader reports it, when the campaign's context
+// ends.
 func TestParentEnds(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		e := join(t, s).elect("")
@@ -397,7 +402,8 @@ func TestParentEnds(t *testing.T) {
 	})
 }
 
-// A campaign that an outage has made too long is none that another leader has kept waiting.
+// TestCampaignInOutage checks that a campaign that times out because of an outage does not blame
+// another leader.
 func TestCampaignInOutage(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		leader, c := join(t, s), join(t, s)

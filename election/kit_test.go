@@ -19,10 +19,10 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// name is that of the election in each test.
+// name is the election's name in every test.
 const name = "the.election"
 
-// member is a client on a connection of its own, with a link to disturb.
+// member is a client with its own connection and a link that tests can disrupt.
 type member struct {
 	*natslock.Client
 	nc     *nats.Conn
@@ -42,13 +42,13 @@ func (m *member) elect(v string, opts ...election.Option) *election.Election {
 	return election.New(m.Client, name, append([]election.Option{election.Value([]byte(v))}, opts...)...)
 }
 
-// campaign leads at once, or fails.
+// campaign wins the election immediately or fails the test.
 func campaign(t testing.TB, e *election.Election) *election.Term {
 	t.Helper()
 	return begin(t, e).Granted(t)
 }
 
-// candidacy is a campaign under way.
+// candidacy is a campaign in progress.
 type candidacy = kit.Call[*election.Term]
 
 func begin(t testing.TB, e *election.Election) *candidacy {
@@ -57,7 +57,7 @@ func begin(t testing.TB, e *election.Election) *candidacy {
 	return c
 }
 
-// runner is a Run on a goroutine of its own, whose lead stays until it is ended.
+// runner runs Run in its own goroutine. Its lead function keeps going until told to stop.
 type runner struct {
 	*election.Election
 	cancel context.CancelFunc
@@ -65,7 +65,7 @@ type runner struct {
 	err    error
 	reign  *reign
 	name   string
-	resign chan struct{} // has the lead under way return
+	resign chan struct{} // makes the current lead return
 }
 
 func run(t testing.TB, e *election.Election, r *reign, name string) *runner {
@@ -89,18 +89,18 @@ func (x *runner) lead(ctx context.Context, t *election.Term) error {
 	return nil
 }
 
-// reign records the terms of an election, and judges them.
+// reign records the terms of an election and checks them.
 type reign struct {
 	mu    sync.Mutex
 	terms []period
 	wrong []string
-	more  chan struct{} // closed and replaced with each change
+	more  chan struct{} // closed and replaced on every change
 }
 
 type period struct {
 	name       string
 	token      uint64
-	begin, end time.Time // the end is zero while it goes on
+	begin, end time.Time // end is zero while the term lasts
 }
 
 func newReign() *reign { return &reign{more: make(chan struct{})} }
@@ -138,7 +138,7 @@ func (r *reign) all() []period {
 	return slices.Clone(r.terms)
 }
 
-// wait returns term n, from 0, when it has begun.
+// wait waits for term n, counting from 0, to begin and returns it.
 func (r *reign) wait(t testing.TB, n int) period {
 	t.Helper()
 	timer := time.NewTimer(10 * kit.Patience)
@@ -159,7 +159,7 @@ func (r *reign) wait(t testing.TB, n int) period {
 	}
 }
 
-// judge fails the test if two led at once, or a token did not rise.
+// judge fails the test if two leaders overlapped or a token did not increase.
 func (r *reign) judge(t testing.TB) {
 	t.Helper()
 	r.mu.Lock()
@@ -167,7 +167,7 @@ func (r *reign) judge(t testing.TB) {
 	require.Empty(t, r.wrong)
 }
 
-// observed is what Observe has yielded.
+// observed collects what Observe yields.
 type observed struct {
 	mu   sync.Mutex
 	all  []election.Leader
@@ -177,7 +177,7 @@ type observed struct {
 	stop context.CancelFunc
 }
 
-// observe begins to observe, and returns when it has yielded the first state.
+// observe starts an observer and returns once it has yielded the first state.
 func observe(t testing.TB, e *election.Election) *observed {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -203,7 +203,7 @@ func observe(t testing.TB, e *election.Election) *observed {
 	return o
 }
 
-// last is what was yielded last, and when.
+// last returns the leader that was yielded last, and when.
 func (o *observed) last() (l election.Leader, at time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -213,7 +213,7 @@ func (o *observed) last() (l election.Leader, at time.Time) {
 	return o.all[len(o.all)-1], o.at[len(o.at)-1]
 }
 
-// values are those of the leaders that were yielded; "-" is a vacancy.
+// values returns the values of the leaders that were yielded, with "-" for a vacancy.
 func (o *observed) values() []string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -228,21 +228,21 @@ func (o *observed) values() []string {
 	return all
 }
 
-// closing is a context for a Close that waits for nothing.
+// closing returns a canceled context, so that Close does not wait for anything.
 func closing(t testing.TB) context.Context {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	return ctx
 }
 
-// collect has the garbage collector run, and what it finds be cleaned up.
+// collect runs the garbage collector and lets cleanups run.
 func collect() {
 	for range 3 {
 		runtime.GC()
 	}
 }
 
-// message is one that a user of the nats command could publish, with these headers.
+// message builds a message with these headers, as a user of the nats command could publish it.
 func message(subject string, header ...string) *nats.Msg {
 	m := nats.NewMsg(subject)
 	m.Data = []byte("by hand")

@@ -17,7 +17,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// An observer receives the leader at the beginning, and each change at once.
+// TestObserve checks that an observer receives the current leader first, and then each change
+// immediately.
 func TestObserve(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b, c := join(t, s), join(t, s), join(t, s)
@@ -33,7 +34,7 @@ func TestObserve(t *testing.T) {
 		synctest.Wait()
 		require.NoError(t, ofA.Resign(t.Context()))
 		ofB := next.Granted(t)
-		time.Sleep(time.Minute) // the renewals are no changes
+		time.Sleep(time.Minute) // renewals are not changes
 		require.NoError(t, ofB.Resign(t.Context()))
 		synctest.Wait()
 		require.Equal(t, []string{"-", "a", "a2", "-", "b", "-"}, o.values())
@@ -42,7 +43,7 @@ func TestObserve(t *testing.T) {
 		require.True(t, l.Vacant())
 		require.Equal(t, time.Now(), at)
 
-		// A break is a vacancy at once, and is yielded once.
+		// A break is yielded immediately, and only once, as a vacancy.
 		ofA = campaign(t, a.elect("a"))
 		synctest.Wait()
 		l, _ = o.last()
@@ -61,19 +62,19 @@ func TestObserve(t *testing.T) {
 	})
 }
 
-// An observer that waits costs a read where four seconds pass without a notification,
-// and none where the leader renews more often.
+// TestObserveMessages checks that an idle observer sends a read only after four seconds without a
+// notification, and none if the leader renews more often than that.
 func TestObserveMessages(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		for _, c := range []struct {
 			ttl  time.Duration
 			most uint64
-		}{{0, 13 + 7}, {6 * time.Second, 1 + 7}} { // 6 or 7 are checks of the bucket by the watch
+		}{{0, 13 + 7}, {6 * time.Second, 1 + 7}} { // the watch checks the bucket 6 or 7 times
 			e := join(t, s).elect("a", options(c.ttl)...)
 			term := campaign(t, e)
 			m := join(t, s)
 			o := observe(t, m.elect(""))
-			time.Sleep(time.Minute + 3333*time.Millisecond) // between two checks, not at one
+			time.Sleep(time.Minute + 3333*time.Millisecond) // between two checks
 			before := m.nc.Stats().OutMsgs
 			time.Sleep(time.Minute)
 			sent := m.nc.Stats().OutMsgs - before
@@ -93,7 +94,8 @@ func options(ttl time.Duration) []election.Option {
 	return []election.Option{election.TTL(ttl)}
 }
 
-// Where notifications are lost, an observer is right within five seconds.
+// TestObserveLostNotifications checks that an observer is correct again within five seconds even if
+// notifications are lost.
 func TestObserveLostNotifications(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const most = 5 * time.Second
@@ -113,7 +115,7 @@ func TestObserveLostNotifications(t *testing.T) {
 				synctest.Wait()
 			}
 		}
-		// Each change is made at another time after the last news of the observer.
+		// Each change comes at a different interval after the observer's last news.
 		for i := range 8 {
 			c.faults.DropEvents(nil)
 			a, b := join(t, s), join(t, s)
@@ -134,8 +136,8 @@ func TestObserveLostNotifications(t *testing.T) {
 	})
 }
 
-// An observer receives the vacancy after a leader that crashed, even where nobody else
-// campaigns.
+// TestObserveCrash checks that an observer sees the vacancy after a leader has crashed, even if
+// nobody else campaigns.
 func TestObserveCrash(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, c := join(t, s), join(t, s)
@@ -157,8 +159,8 @@ func TestObserveCrash(t *testing.T) {
 	})
 }
 
-// A server that has forgotten its TTLs does not remove the record of a leader that has
-// crashed. Nobody leads by it.
+// TestLeaderOverdue checks that a crashed leader stops being the leader even if the server has lost
+// its TTLs and keeps the record.
 func TestLeaderOverdue(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, c := join(t, s), join(t, s)
@@ -184,8 +186,8 @@ func TestLeaderOverdue(t *testing.T) {
 	})
 }
 
-// An election is a mutex of its name, whose holders may use what a mutex has. Nobody leads
-// while it rests, or has been handed over and not adopted.
+// TestNobodyLeadsByWhatIsLeft covers the mutex features that a holder of an election's lock can
+// use. Nobody leads while the lock is idle or in cooldown, or has been handed over but not adopted.
 func TestNobodyLeadsByWhatIsLeft(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, c := join(t, s), join(t, s)
@@ -227,7 +229,8 @@ func TestNobodyLeadsByWhatIsLeft(t *testing.T) {
 	})
 }
 
-// A record that is deleted by hand ends the term, and observers are notified at once.
+// TestObserveDeletedByHand checks that deleting the record by hand ends the term and notifies
+// observers immediately.
 func TestObserveDeletedByHand(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, c := join(t, s), join(t, s)
@@ -243,7 +246,7 @@ func TestObserveDeletedByHand(t *testing.T) {
 		require.ErrorIs(t, context.Cause(term.Context()), natslock.ErrLost)
 		require.Error(t, term.Resign(t.Context()))
 
-		// A record that is not the library's is that of an unknown leader.
+		// A record that this library did not write belongs to an unknown leader.
 		require.NoError(t, nc.PublishMsg(message("$KV.natslock.lock."+name)))
 		require.NoError(t, nc.Flush())
 		time.Sleep(time.Second)
@@ -253,7 +256,8 @@ func TestObserveDeletedByHand(t *testing.T) {
 	})
 }
 
-// An observer outlasts an outage of its connection, and is then right within five seconds.
+// TestObserveOutage checks that an observer survives an outage of its connection and is correct
+// again within five seconds.
 func TestObserveOutage(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, c := join(t, s), join(t, s)
@@ -276,19 +280,20 @@ func TestObserveOutage(t *testing.T) {
 	})
 }
 
-// Forged and late notifications do not deceive an observer for longer than five seconds.
+// TestObserveForged checks that forged and late notifications mislead an observer for at most five
+// seconds.
 func TestObserveForged(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, c := join(t, s), join(t, s)
 		o := observe(t, c.elect(""))
-		synctest.Wait() // it watches
+		synctest.Wait() // the observer is watching
 		var old []kvstore.Event
 		c.faults.DropEvents(func(ev kvstore.Event) bool {
 			old = append(old, ev)
 			return false
 		})
 		first := campaign(t, a.elect("a"))
-		synctest.Wait() // what follows at once may hide it
+		synctest.Wait() // later changes could hide it
 		require.NoError(t, first.Resign(t.Context()))
 		synctest.Wait()
 		term := campaign(t, a.elect("b"))
@@ -296,7 +301,7 @@ func TestObserveForged(t *testing.T) {
 		c.faults.DropEvents(nil)
 		before := o.values()
 		require.Equal(t, []string{"-", "a", "-", "b"}, before)
-		for _, ev := range old { // again, in their order
+		for _, ev := range old { // replayed in their original order
 			c.faults.Forge(ev)
 		}
 		synctest.Wait()
@@ -304,8 +309,9 @@ func TestObserveForged(t *testing.T) {
 		require.Equal(t, "b", string(l.Value))
 		require.Equal(t, before, o.values())
 
-		// Not even for a moment: what a notification says is read first. A release, the same
-		// leader at a later revision, and one that never was, again and again.
+		// The observer reads the record before it believes a notification, so it is never misled, not
+		// even briefly. The notifications announce a release, the same leader at a later revision, and
+		// a leader that never existed, over and over.
 		reads := 0
 		c.faults.FailReads(func(faults.ReadOp, string) error { reads++; return nil })
 		for range 1000 {
@@ -328,7 +334,8 @@ func TestObserveForged(t *testing.T) {
 	})
 }
 
-// OnChange is called for each change while Run goes on, and never after it has returned.
+// TestOnChange checks that OnChange is called for each change while Run is running, and never after
+// it has returned.
 func TestOnChange(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		var got []string
@@ -349,7 +356,8 @@ func TestOnChange(t *testing.T) {
 	})
 }
 
-// Where OnChange cannot go on, Run ends with the reason, and its lead ends before.
+// TestOnChangeRefused checks that if OnChange can no longer be served, Run stops its lead first and
+// then returns the reason.
 func TestOnChangeRefused(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		m, r := join(t, s), newReign()

@@ -23,7 +23,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// fleet is members that all run for the same election.
+// fleet is a set of members that all run for the same election.
 type fleet struct {
 	members []*member
 	runners []*runner
@@ -42,7 +42,8 @@ func launch(t testing.TB, s *testutil.Server, n int, opts ...election.Option) *f
 	return f
 }
 
-// leader returns the number of the leader, or -1, and fails if there are several.
+// leader returns the index of the leader, or -1 if there is none. It fails the test if there are
+// several.
 func (f *fleet) leader(t testing.TB) int {
 	t.Helper()
 	found := -1
@@ -55,8 +56,9 @@ func (f *fleet) leader(t testing.TB) int {
 	return found
 }
 
-// A candidate follows a leader that crashes within the TTL and half a second, whatever
-// part of its renewals is over, and one that returns at once.
+// TestRunSuccession checks that a new leader takes over within the TTL plus half a second after a
+// crash, no matter where in its renewal cycle the old leader was, and immediately after one that
+// returns.
 func TestRunSuccession(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 2 * time.Second
@@ -82,7 +84,7 @@ func TestRunSuccession(t *testing.T) {
 			case 2:
 				f.runners[i].resign <- struct{}{}
 				limit = 0
-			case 3: // and nobody is notified
+			case 3: // nobody is notified
 				for _, m := range f.members {
 					m.faults.DropAllEvents(true)
 				}
@@ -91,7 +93,7 @@ func TestRunSuccession(t *testing.T) {
 			n++
 			next := f.reign.wait(t, n)
 			require.LessOrEqual(t, next.begin.Sub(begun), limit)
-			if fault != 3 { // the order of a mutex may change after a second without any change
+			if fault != 3 { // after a quiet second the order of a mutex may change
 				require.NotEqual(t, fmt.Sprint(i), next.name)
 			}
 			time.Sleep(5 * time.Second)
@@ -108,8 +110,8 @@ func TestRunSuccession(t *testing.T) {
 	})
 }
 
-// One leads at a time by its own clock, while links fail, notifications are lost,
-// operators break claims and leaders resign.
+// TestRunFaults checks that at most one member leads by its own clock while links fail,
+// notifications get lost, operators break claims and leaders resign.
 func TestRunFaults(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		seed := rand.Uint64()
@@ -172,7 +174,8 @@ func TestRunFaults(t *testing.T) {
 	})
 }
 
-// The record of the leader is deleted by hand: its term ends, and another begins.
+// TestRunDeletedByHand checks that deleting the leader's record by hand ends its term, and that
+// another term begins.
 func TestRunDeletedByHand(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		f := launch(t, s, 3)
@@ -190,8 +193,8 @@ func TestRunDeletedByHand(t *testing.T) {
 	})
 }
 
-// A lead that returns at once, with an error or without, does not spin, and one that
-// resigns first does not either. A long one is followed by a campaign at once.
+// TestRunDoesNotSpin checks that Run does not spin if lead returns immediately, with or without an
+// error, or resigns first. After a long lead Run campaigns again without a pause.
 func TestRunDoesNotSpin(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		for what, lead := range map[string]func(context.Context, *election.Term) error{
@@ -215,7 +218,7 @@ func TestRunDoesNotSpin(t *testing.T) {
 		}
 
 		m := join(t, s)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Hour-time.Second) // not as a term ends
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour-time.Second) // must not coincide with the end of a term
 		defer cancel()
 		n := 0
 		_ = m.elect("").Run(ctx, func(context.Context, *election.Term) error {
@@ -227,7 +230,7 @@ func TestRunDoesNotSpin(t *testing.T) {
 	})
 }
 
-// Run goes on over a restart of the server, and so does an observer.
+// TestRunRestart checks that Run and an observer survive a server restart.
 func TestRunRestart(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		f := launch(t, s, 3)
@@ -250,8 +253,8 @@ func TestRunRestart(t *testing.T) {
 	})
 }
 
-// Run goes on in a bucket that was deleted and re-created, and so does an observer. The
-// tokens rise.
+// TestRunNewBucket checks that Run and an observer carry on in a bucket that was deleted and
+// re-created, and that the tokens keep increasing.
 func TestRunNewBucket(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		f := launch(t, s, 3)
@@ -280,8 +283,8 @@ func TestRunNewBucket(t *testing.T) {
 	})
 }
 
-// create has a new client create the bucket. The server may still be removing the files
-// of the old one.
+// create has a new client create the bucket. It retries, because the server may still be removing
+// the old bucket's files.
 func create(t *testing.T, s *testutil.Server) {
 	t.Helper()
 	nc := s.Connect()
@@ -295,7 +298,7 @@ func create(t *testing.T, s *testutil.Server) {
 	}
 }
 
-// A panic of lead passes through Run, and the term has ended before.
+// TestRunPanic checks that Run lets a panic in lead propagate, after ending the term.
 func TestRunPanic(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		e := join(t, s).elect("")
@@ -309,7 +312,7 @@ func TestRunPanic(t *testing.T) {
 	})
 }
 
-// The error of Run matches the error of its context, and the cause.
+// TestRunEnds checks that Run's error matches both its context's error and the cause.
 func TestRunEnds(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		m := join(t, s)
@@ -325,7 +328,7 @@ func TestRunEnds(t *testing.T) {
 		require.ErrorContains(t, err, name)
 		require.ErrorIs(t, m.elect("").Run(ctx, func(context.Context, *election.Term) error { panic("it leads") }), why)
 
-		// The client is closed while it waits.
+		// The client is closed while Run waits.
 		term := campaign(t, m.elect(""))
 		other := join(t, s)
 		x := run(t, other.elect(""), newReign(), "other")
@@ -337,7 +340,8 @@ func TestRunEnds(t *testing.T) {
 	})
 }
 
-// On a connection that was closed for good nobody can lead, and no later try can help.
+// TestClosedConnection checks that Run gives up once the connection is closed for good, because no
+// retry can succeed.
 func TestClosedConnection(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		for _, before := range []bool{true, false} {
@@ -373,8 +377,8 @@ func TestClosedConnection(t *testing.T) {
 	})
 }
 
-// A term that is detached goes on when Run's context ends: the leader finishes what it is doing, keeps the
-// others out meanwhile, and still learns of a loss.
+// TestRunDetached checks that a detached term outlives Run's context: the leader can finish its
+// work while others stay excluded, and it still learns if the term is lost.
 func TestRunDetached(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		t.Run(fmt.Sprint("lost ", lost), func(t *testing.T) {
@@ -418,7 +422,8 @@ func TestRunDetached(t *testing.T) {
 	}
 }
 
-// The error of a lead is warned of, and comes with that of Run. The end of the term's own context is none.
+// TestRunErrorOfLead checks that an error from lead is logged as a warning and included in Run's
+// error, unless it is only the end of the term's own context.
 func TestRunErrorOfLead(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		var log kit.Log
@@ -461,7 +466,8 @@ func TestRunErrorOfLead(t *testing.T) {
 	})
 }
 
-// A lead that returns after less than 10 s was short, however long its resignation takes in an outage.
+// TestRunAfterASlowResignation checks that a lead that returned within 10 s counts as short, even
+// if an outage makes its resignation take much longer.
 func TestRunAfterASlowResignation(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		m := join(t, s)

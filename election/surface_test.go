@@ -9,7 +9,8 @@ import (
 	"github.com/natslock/locks/internal/verify/kit"
 )
 
-// Nothing that is exported panics for a nil argument, or sends what is too long.
+// TestNilAndTooLong checks that no exported function panics on a nil argument or sends a value that
+// is too long.
 func TestNilAndTooLong(t *testing.T) {
 	c, sent := kit.Counted(t, kvstore.NewMemory(kvstore.DefaultBucket))
 	other, _ := kit.Counted(t, kvstore.NewMemory(kvstore.DefaultBucket))

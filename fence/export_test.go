@@ -6,11 +6,11 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Forget makes f send writes again after it was superseded or lost, so that a test sees the
+// Forget lets f send writes again after it was superseded or lost, so that a test can see the
 // server refuse each of them.
 func Forget(f *Fence) { f.ended.Store(nil) }
 
-// Unguarded publishes a batch without the expectation of a fence, to compare with.
+// Unguarded publishes a batch without the fence's expectation, for comparison.
 func Unguarded(ctx context.Context, f *Fence, messages ...*nats.Msg) error {
 	out, _, _, err := f.batch(messages)
 	if err != nil {

@@ -21,7 +21,7 @@ func TestCheck(t *testing.T) {
 	require.ErrorIs(t, fence.Check(0, 0), fence.ErrInvalid)
 }
 
-// A greater token supersedes a smaller one, and not the other way round.
+// TestOpen checks that a greater token supersedes a smaller one, but not vice versa.
 func TestOpen(t *testing.T) {
 	js := kit.JetStream(t, testutil.RunServer(t).Connect())
 	s := orders(t, js, nil)
@@ -37,8 +37,8 @@ func TestOpen(t *testing.T) {
 	require.Equal(t, []string{"a", "b"}, stored(t, s, data))
 }
 
-// The same token opens the fence again, after a crash for example. The fence that was
-// open with it is superseded.
+// TestSameToken checks that the same token can open the fence again, for example after a crash, and
+// that this supersedes the earlier fence.
 func TestSameToken(t *testing.T) {
 	js := kit.JetStream(t, testutil.RunServer(t).Connect())
 	s := orders(t, js, nil)
@@ -53,13 +53,13 @@ func TestSameToken(t *testing.T) {
 	require.Equal(t, []string{"a", "b", "a", "b"}, stored(t, s, data))
 }
 
-// A holder moves the lanes of the holders before it, however few it has itself. That
-// also holds where the holder between them has crashed in its Open.
+// TestLanes checks that a holder advances all the lanes of earlier holders, even if it has fewer
+// itself, and even if a holder in between crashed during its Open.
 func TestLanes(t *testing.T) {
 	js := kit.JetStream(t, testutil.RunServer(t).Connect())
 	s := orders(t, js, nil)
 	older := open(t, js, 10, fence.WithLanes(8))
-	// The next one got as far as the first step of its Open.
+	// Another holder gets only as far as the first step of its Open.
 	_, err := js.Publish(kit.Bounded(t), subject, mark(15, 8))
 	require.NoError(t, err)
 	open(t, js, 20, fence.WithLanes(2))
@@ -74,8 +74,8 @@ func TestLanes(t *testing.T) {
 	require.Empty(t, stored(t, s, data))
 }
 
-// The number of lanes is recorded before the first of them is written: a holder that
-// crashed in between may still have writes on their way to them.
+// TestLanesRecorded checks that Open records the number of lanes before it writes the first of
+// them, because a holder that crashes in between may still have writes in flight to its lanes.
 func TestLanesRecorded(t *testing.T) {
 	js := kit.JetStream(t, testutil.RunServer(t).Connect())
 	s := orders(t, js, nil)
@@ -119,7 +119,8 @@ func TestPublishMsg(t *testing.T) {
 	require.NoError(t, f.Err())
 }
 
-// A message to another stream is refused, even where that stream would take it.
+// TestOtherStream checks that a message for another stream is refused, even if that stream would
+// accept it.
 func TestOtherStream(t *testing.T) {
 	js := kit.JetStream(t, testutil.RunServer(t).Connect())
 	orders(t, js, nil)
@@ -210,7 +211,8 @@ func TestKV(t *testing.T) {
 	require.NoError(t, younger.Err())
 }
 
-// Create and Update are there where the bucket's stream takes batches.
+// TestKVExpecting checks that Create and Update are available if the bucket's stream allows
+// batches.
 func TestKVExpecting(t *testing.T) {
 	js := kit.JetStream(t, testutil.RunServer(t).Connect())
 	ctx := kit.Bounded(t)
@@ -258,8 +260,8 @@ func TestKVExpecting(t *testing.T) {
 	require.Equal(t, "4", string(e.Value()))
 }
 
-// CreateOrUpdateKeyValue of another process turns allow_atomic off under an open fence. The
-// error says so, and the fence goes on once it is on again.
+// TestBatchesTurnedOff covers another process whose CreateOrUpdateKeyValue turns off allow_atomic
+// under an open fence. The error says so, and the fence works again once the setting is back on.
 func TestBatchesTurnedOff(t *testing.T) {
 	js := kit.JetStream(t, testutil.RunServer(t).Connect())
 	ctx := kit.Bounded(t)

@@ -17,8 +17,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// Open refuses each stream that would lose, refuse or rename the message of a fence, and
-// writes nothing there.
+// TestUnfit checks that Open refuses every stream that would lose, refuse or rename the fence's
+// message, and writes nothing to it.
 func TestUnfit(t *testing.T) {
 	js := kit.JetStream(t, testutil.RunServer(t).Connect())
 	_, err := js.CreateStream(kit.Bounded(t), jetstream.StreamConfig{Name: "ORIGIN", Subjects: []string{"origin"}})
@@ -41,8 +41,8 @@ func TestUnfit(t *testing.T) {
 		"subject_of_lanes": {Subjects: []string{"orders.*"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			// The server removes the files of a stream after it has answered the deletion. A
-			// stream that is created again at once can fail, so each has a name of its own.
+			// The server removes a stream's files only after acknowledging the deletion, so re-creating
+			// the stream right away can fail. Each case therefore uses its own name.
 			c.Name = stream + "-" + name
 			if c.Subjects == nil && c.Mirror == nil {
 				c.Subjects = []string{"orders.>"}
@@ -78,8 +78,8 @@ func TestSealed(t *testing.T) {
 	require.NoError(t, f.Err())
 }
 
-// A bucket with a history of one, and a stream that refuses new messages when it is full,
-// keep the message of a fence.
+// TestFits checks that a bucket with a history of one, and a stream that refuses new messages when
+// it is full, both keep the fence's message.
 func TestFits(t *testing.T) {
 	js := kit.JetStream(t, testutil.RunServer(t).Connect())
 	orders(t, js, func(c *jetstream.StreamConfig) {
@@ -93,7 +93,7 @@ func TestFits(t *testing.T) {
 	require.NoError(t, err)
 	_, err = f.Publish(kit.Bounded(t), "orders.2", nil)
 	require.NoError(t, err)
-	// Now it is full. The next holder gets no fence, and nothing is stored without one.
+	// The stream is now full. The next holder cannot open a fence, and nothing is stored without one.
 	_, err = f.Publish(kit.Bounded(t), "orders.3", nil)
 	_, refused := asAPI(err)
 	require.True(t, refused, "%v", err)
@@ -106,8 +106,8 @@ func TestFits(t *testing.T) {
 	stale(t, f, fence.ErrSuperseded)
 }
 
-// Open finds out that an account maps the subject of the fence to another. The server would
-// compare the sequence of a subject that never moves.
+// TestRenamed checks that Open notices if an account maps the fence's subject to another one.
+// Otherwise the server would compare the sequence of a subject that never changes.
 func TestRenamed(t *testing.T) {
 	srv := testutil.RunServer(t, testutil.WithConfig(func(o *server.Options) {
 		a := server.NewAccount("A")
@@ -138,7 +138,8 @@ func TestRenamed(t *testing.T) {
 	stale(t, f, fence.ErrLost)
 }
 
-// Whatever removes the message of an open fence, the server refuses all its writes.
+// TestLost checks that however an open fence's message is removed, the server refuses all further
+// writes through that fence.
 func TestLost(t *testing.T) {
 	for name, remove := range map[string]func(t *testing.T, js jetstream.JetStream, s jetstream.Stream){
 		"purge of the subject": func(t *testing.T, _ jetstream.JetStream, s jetstream.Stream) {
@@ -187,8 +188,8 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// A foreign message on the subject, and the tombstone of a key, hide the greatest token.
-// All fences are refused until an operator has purged the subject.
+// TestForeign checks that a foreign message on the subject, or a key's tombstone, hides the
+// greatest token. Until an operator purges the subject every fence is refused.
 func TestForeign(t *testing.T) {
 	for name, spoil := range map[string]func(t *testing.T, kv jetstream.KeyValue){
 		"delete": func(t *testing.T, kv jetstream.KeyValue) { require.NoError(t, kv.Delete(kit.Bounded(t), "fence")) },
@@ -226,7 +227,8 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// The lanes of an earlier holder are found after a purge has removed their number.
+// TestPurgedLanes checks that an earlier holder's lanes are found even after a purge has removed
+// their count.
 func TestPurgedLanes(t *testing.T) {
 	js := kit.JetStream(t, testutil.RunServer(t).Connect())
 	s := orders(t, js, nil)
@@ -241,8 +243,8 @@ func TestPurgedLanes(t *testing.T) {
 	require.Empty(t, stored(t, s, data))
 }
 
-// A purge amid the Open of an older holder hides its lanes from the next one. Its last step
-// then finds the next one.
+// TestPurgedInOpen purges the subject in the middle of an older holder's Open, which hides its
+// lanes from the next holder. The last step of the older Open must then find the next holder.
 func TestPurgedInOpen(t *testing.T) {
 	js := kit.JetStream(t, testutil.RunServer(t).Connect())
 	s := orders(t, js, nil)
@@ -254,7 +256,8 @@ func TestPurgedInOpen(t *testing.T) {
 	require.ErrorIs(t, err, fence.ErrSuperseded)
 }
 
-// A holder that comes between another one's reading and its writing is not overwritten.
+// TestOpenMeanwhile checks that Open does not overwrite a holder that arrived between its read and
+// its write.
 func TestOpenMeanwhile(t *testing.T) {
 	for _, lane := range []string{subject, subject + ".1"} {
 		js := kit.JetStream(t, testutil.RunServer(t).Connect())
@@ -281,8 +284,8 @@ func TestStaleBatch(t *testing.T) {
 	require.Empty(t, stored(t, s, data))
 }
 
-// Through a domain the subjects of a bucket travel under the prefix of the API, and
-// conditions do not.
+// TestDomain checks a fence behind a JetStream domain, where a bucket's subjects are sent with the
+// API prefix but conditions are not.
 func TestDomain(t *testing.T) {
 	nc := testutil.RunServer(t, testutil.WithConfig(func(o *server.Options) { o.JetStreamDomain = "hub" })).Connect()
 	js, err := jetstream.NewWithDomain(nc, "hub")
@@ -305,7 +308,8 @@ func TestDomain(t *testing.T) {
 	require.Equal(t, revision, e.Revision())
 }
 
-// A user without the permission for the fence's subject gets an error that names it.
+// TestPermission checks that a user without permission for the fence's subject gets an error that
+// names it.
 func TestPermission(t *testing.T) {
 	srv := testutil.RunServer(t, testutil.WithConfig(func(o *server.Options) {
 		o.Users = []*server.User{{Username: "a", Password: "a"}, {Username: "b", Password: "b", Permissions: &server.Permissions{
@@ -322,7 +326,8 @@ func TestPermission(t *testing.T) {
 	require.ErrorContains(t, err, subject)
 }
 
-// A fence is not opened on a server that is too old. The proof tier has such a server.
+// TestServerTooOld checks that Open refuses a server that is too old. Here a proxy rewrites the
+// reply; the proof tier runs against a server that really is too old.
 func TestServerTooOld(t *testing.T) {
 	srv := testutil.RunServer(t)
 	s, err := kit.JetStream(t, srv.Connect()).CreateStream(kit.Bounded(t), jetstream.StreamConfig{Name: stream, Subjects: []string{"orders.>"}})

@@ -29,7 +29,7 @@ const (
 	data    = "orders.data"
 )
 
-// orders makes a stream, with settings of its own if set is not nil.
+// orders creates the stream, adjusted by set if set is not nil.
 func orders(t testing.TB, js jetstream.JetStream, set func(*jetstream.StreamConfig)) jetstream.Stream {
 	t.Helper()
 	c := jetstream.StreamConfig{Name: stream, Subjects: []string{"orders.>"}, AllowAtomicPublish: true, AllowDirect: true, Storage: jetstream.MemoryStorage}
@@ -41,7 +41,7 @@ func orders(t testing.TB, js jetstream.JetStream, set func(*jetstream.StreamConf
 	return s
 }
 
-// open opens the fence, which has to succeed.
+// open opens the fence, or fails the test.
 func open(t testing.TB, js jetstream.JetStream, token uint64, opts ...fence.Option) *fence.Fence {
 	t.Helper()
 	f, err := fence.Open(kit.Bounded(t), js, stream, subject, token, opts...)
@@ -49,7 +49,7 @@ func open(t testing.TB, js jetstream.JetStream, token uint64, opts ...fence.Opti
 	return f
 }
 
-// publish publishes through f, which has to succeed.
+// publish publishes through f, or fails the test.
 func publish(t testing.TB, f *fence.Fence, text string) *jetstream.PubAck {
 	t.Helper()
 	ack, err := f.Publish(kit.Bounded(t), data, []byte(text))
@@ -57,7 +57,7 @@ func publish(t testing.TB, f *fence.Fence, text string) *jetstream.PubAck {
 	return ack
 }
 
-// stale has the server refuse each way to write through f.
+// stale checks that the server refuses every kind of write through f.
 func stale(t testing.TB, f *fence.Fence, want error) {
 	t.Helper()
 	_, err := f.Publish(kit.Bounded(t), data, []byte("stale"))
@@ -67,7 +67,7 @@ func stale(t testing.TB, f *fence.Fence, want error) {
 	require.ErrorIs(t, err, want)
 }
 
-// stored returns the texts of the stream's messages under a subject, in its order.
+// stored returns the payloads of the stream's messages that match filter, in stream order.
 func stored(t testing.TB, s jetstream.Stream, filter string) (texts []string) {
 	t.Helper()
 	for _, m := range logOf(t, s, filter) {
@@ -76,9 +76,9 @@ func stored(t testing.TB, s jetstream.Stream, filter string) (texts []string) {
 	return texts
 }
 
-// logOf returns the stream's messages under a subject, in its order. It begins again where a
-// server of a cluster has taken its consumer away. It does so too where the consumer has
-// fewer messages than the leader, because a consumer reads the replica of its own server.
+// logOf returns the stream's messages that match filter, in stream order. It starts over if a
+// server in a cluster has removed its consumer. It also starts over if the consumer has fewer
+// messages than the leader, because a consumer reads its own server's replica.
 func logOf(t testing.TB, s jetstream.Stream, filter string) []jetstream.Msg {
 	t.Helper()
 	ctx := kit.Bounded(t)
@@ -129,12 +129,12 @@ func readLog(ctx context.Context, s jetstream.Stream, filter string) (all []jets
 	return all, nil
 }
 
-// mark is a fence's message as the stream stores it.
+// mark returns a fence's message as it is stored in the stream.
 func mark(token uint64, lanes int) []byte {
 	return fmt.Appendf(nil, `{"fence":1,"token":%d,"lanes":%d,"write":"test"}`, token, lanes)
 }
 
-// markOf reads the fence's message under a subject.
+// markOf reads the fence's message from a subject.
 func markOf(t testing.TB, s jetstream.Stream, subject string) (m struct {
 	Token uint64
 	Lanes int
@@ -148,7 +148,7 @@ func markOf(t testing.TB, s jetstream.Stream, subject string) (m struct {
 
 func asAPI(err error) (*jetstream.APIError, bool) { return errors.AsType[*jetstream.APIError](err) }
 
-// hooked calls a function in the place of each publish of a single message.
+// hooked replaces every publish of a single message with a call to publish.
 type hooked struct {
 	jetstream.JetStream
 	publish func(m *nats.Msg, send func() (*jetstream.PubAck, error)) (*jetstream.PubAck, error)
@@ -158,7 +158,7 @@ func (h *hooked) PublishMsg(ctx context.Context, m *nats.Msg, _ ...jetstream.Pub
 	return h.publish(m, func() (*jetstream.PubAck, error) { return h.JetStream.PublishMsg(ctx, m) })
 }
 
-// once calls fn before the publish number n, from 1, to a subject.
+// once calls fn just before the nth publish to a subject, counting from 1.
 func once(js jetstream.JetStream, to string, n int, fn func()) jetstream.JetStream {
 	return &hooked{js, func(m *nats.Msg, send func() (*jetstream.PubAck, error)) (*jetstream.PubAck, error) {
 		if m.Subject == to {
@@ -170,7 +170,7 @@ func once(js jetstream.JetStream, to string, n int, fn func()) jetstream.JetStre
 	}}
 }
 
-// lockOf takes a lock on a connection of its own, and never releases it.
+// lockOf acquires a lock on its own connection and never releases it.
 func lockOf(t testing.TB, srv *testutil.Server) (*natslock.Lock, *testutil.Link) {
 	t.Helper()
 	nc, link := srv.ConnectLink()
@@ -181,7 +181,7 @@ func lockOf(t testing.TB, srv *testutil.Server) (*natslock.Lock, *testutil.Link)
 	t.Cleanup(func() {
 		link.Heal()
 		ended, end := context.WithCancel(context.WithoutCancel(t.Context()))
-		end() // Close would wait until the lock is unlocked
+		end() // Close would wait for the lock to be unlocked
 		_ = c.Close(ended)
 		runtime.KeepAlive(l)
 	})

@@ -15,17 +15,17 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// fate is what happens to the publishes to a subject, one after the other.
+// fate is what happens to one of the publishes to a subject.
 type fate int
 
 const (
 	pass       fate = iota
-	loseAnswer      // the server stores the message, and no answer comes
-	loseAll         // the server does not get it
-	late            // the server gets it after the next one, and no answer comes
+	loseAnswer      // the server stores the message, but its ack is lost
+	loseAll         // the message never reaches the server
+	late            // the message arrives after the next one, and its ack is lost
 )
 
-// suffer gives each publish to a subject a fate. Those behind the last one pass.
+// suffer applies fates to successive publishes to a subject. Any further publishes pass.
 func suffer(t *testing.T, js jetstream.JetStream, to string, fates ...fate) jetstream.JetStream {
 	var delayed []func() (*jetstream.PubAck, error)
 	return &hooked{js, func(m *nats.Msg, send func() (*jetstream.PubAck, error)) (*jetstream.PubAck, error) {
@@ -58,8 +58,8 @@ func suffer(t *testing.T, js jetstream.JetStream, to string, fates ...fate) jets
 	}}
 }
 
-// An Open whose answers are lost finds out whether its message was stored, and stores it
-// once.
+// TestOpenLostAnswers checks that if replies are lost Open finds out whether its message was
+// stored, and stores it exactly once.
 func TestOpenLostAnswers(t *testing.T) {
 	for name, fates := range map[string][]fate{
 		"answer": {loseAnswer}, "request": {loseAll}, "both": {loseAll, loseAnswer}, "late": {late, pass},
@@ -79,7 +79,8 @@ func TestOpenLostAnswers(t *testing.T) {
 	}
 }
 
-// The first fence of a stream has no sequence to compare with.
+// TestFirstOpenLostAnswers covers a stream's first fence, which has no earlier sequence to compare
+// with.
 func TestFirstOpenLostAnswers(t *testing.T) {
 	js := kit.JetStream(t, testutil.RunServer(t).Connect())
 	s := orders(t, js, nil)
@@ -89,15 +90,15 @@ func TestFirstOpenLostAnswers(t *testing.T) {
 	publish(t, f, "x")
 }
 
-// An Open that gets no answers says so, and excludes nothing. The holder after it opens the
-// fence nevertheless.
+// TestOpenUnanswered checks that an Open that gets no reply returns an error and shuts nobody out,
+// and that the next holder can still open the fence.
 func TestOpenUnanswered(t *testing.T) {
 	srv := testutil.RunServer(t)
 	js := kit.JetStream(t, srv.Connect())
 	s := orders(t, js, nil)
 	older := open(t, js, 10)
 	nc, link := srv.ConnectLink()
-	// The write goes into the black hole, everything before it does not.
+	// Only the fence's own write goes into the black hole.
 	holed := once(kit.JetStream(t, nc), subject, 1, func() { link.Blackhole(true) })
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
@@ -107,13 +108,14 @@ func TestOpenUnanswered(t *testing.T) {
 	publish(t, older, "nothing is excluded")
 	link.Blackhole(false)
 	require.NoError(t, nc.FlushWithContext(kit.Bounded(t)))
-	// It arrives now, and the fence has moved after all.
+	// The write arrives now, so the fence has moved after all.
 	require.Eventually(t, func() bool { return markOf(t, s, subject).Token == 20 }, kit.Patience, time.Millisecond)
 	stale(t, older, fence.ErrSuperseded)
 	open(t, js, 30)
 }
 
-// A write whose answer is lost is sent once. The next one goes on.
+// TestWriteLostAnswer checks that a write whose reply is lost is sent only once, and that the next
+// write succeeds.
 func TestWriteLostAnswer(t *testing.T) {
 	js := kit.JetStream(t, testutil.RunServer(t).Connect())
 	s := orders(t, js, nil)
@@ -129,12 +131,12 @@ func TestWriteLostAnswer(t *testing.T) {
 	require.Equal(t, []string{"text-1", "next"}, stored(t, s, data))
 }
 
-// The server stores a write that arrives long after it was given up, if the fence is still
-// open. It refuses the write if a greater token, or the same one, has opened the fence
-// meanwhile.
+// TestLateWrite covers a write that arrives long after its sender gave up. The server stores it if
+// the fence is still open, and refuses it if the same or a greater token has opened the fence in
+// the meantime.
 func TestLateWrite(t *testing.T) {
 	for name, c := range map[string]struct {
-		token  uint64 // opens the fence meanwhile
+		token  uint64 // opens the fence in the meantime
 		stored int
 	}{"same fence": {0, 4}, "same token": {10, 0}, "greater token": {20, 0}} {
 		t.Run(name, func(t *testing.T) {
@@ -158,7 +160,8 @@ func TestLateWrite(t *testing.T) {
 				publish(t, open(t, js, c.token), "first")
 			}
 			link.Blackhole(false)
-			// Behind the late writes on the same connection, and answered in the same order.
+			// This request follows the late writes on the same connection, so its reply comes after
+			// theirs.
 			_, err = nc.RequestWithContext(kit.Bounded(t), "orders.last", nil)
 			require.NoError(t, err)
 			var late int
@@ -170,7 +173,7 @@ func TestLateWrite(t *testing.T) {
 	}
 }
 
-// A holder that is stopped while its lock ends, and that goes on writing afterwards.
+// TestPausedHolder pauses a holder until its lock has ended, and then lets it write again.
 func TestPausedHolder(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
 		js := kit.JetStream(t, srv.Connect())
@@ -179,7 +182,7 @@ func TestPausedHolder(t *testing.T) {
 		f := open(t, kit.JetStream(t, srv.Connect()), paused.Token())
 		publish(t, f, "before the pause")
 		link.Cut()
-		next, _ := lockOf(t, srv) // waits until the lease has ended
+		next, _ := lockOf(t, srv) // waits for the lease to end
 		younger := open(t, js, next.Token())
 		publish(t, younger, "next")
 		for range 10 {

@@ -24,24 +24,24 @@ import (
 
 var racing = flag.Int("racing", 1500, "how many writes a holder that was superseded sends in each race; the full run has 50000, and stops a leader")
 
-// full says that the races are long enough to stop a server in them.
+// full reports whether the races run long enough to stop a server during them.
 func full() bool { return *racing >= 50000 }
 
-// race has an older holder write without a pause while a younger one opens the fence and
-// writes, again and again, and judges by the stream's own log.
+// race lets an older holder write continuously while a younger one opens the fence and writes, over
+// and over. The stream's own log decides whether all went well.
 type race struct {
 	t       *testing.T
 	s       jetstream.Stream
 	opened  atomic.Uint64 // the greatest token whose Open has returned
-	sent    atomic.Int64  // writes of holders that were superseded before they were sent
+	sent    atomic.Int64  // writes by holders that were already superseded when they sent them
 	id      atomic.Uint64
 	mu      sync.Mutex
-	refused map[string]bool   // texts
-	stored  map[string]uint64 // the sequences of texts that were acknowledged
+	refused map[string]bool   // payloads
+	stored  map[string]uint64 // sequences of the payloads that were acknowledged
 	unknown int
 }
 
-// The text of a message is "token opened id": the token of its writer, and the greatest
+// write sends messages with the payload "token opened id": the writer's token, and the greatest
 // token whose Open had returned before the message was sent.
 func (r *race) write(f *fence.Fence, token uint64, messages int) {
 	ctx, cancel := context.WithTimeout(r.t.Context(), 5*time.Second)
@@ -60,7 +60,7 @@ func (r *race) write(f *fence.Fence, token uint64, messages int) {
 	} else {
 		ack, err = f.PublishBatch(ctx, batch...)
 	}
-	fence.Forget(f) // the server has to refuse each write by itself
+	fence.Forget(f) // the server itself has to refuse every write
 	if opened > token {
 		r.sent.Add(1)
 	}
@@ -78,7 +78,7 @@ func (r *race) write(f *fence.Fence, token uint64, messages int) {
 	}
 }
 
-// rounds runs the races: in each, the younger holder of the round before is the older one.
+// rounds runs the races. The younger holder of each round is the older one in the next.
 func (r *race) rounds(writes int, js func() jetstream.JetStream, between func(round int)) {
 	lanes := [][2]int{{1, 1}, {8, 2}, {2, 8}, {8, 1}, {3, 3}}
 	perRound := int64(max(150, writes/80))
@@ -101,7 +101,7 @@ func (r *race) rounds(writes int, js func() jetstream.JetStream, between func(ro
 			younger, err := fence.Open(kit.Bounded(r.t), js(), stream, subject, token+1, fence.WithLanes(with[1]))
 			if err != nil {
 				r.t.Error(err)
-				target.Store(0) // the writers end
+				target.Store(0) // tells the writers to stop
 				return
 			}
 			r.opened.Store(token + 1)
@@ -114,10 +114,9 @@ func (r *race) rounds(writes int, js func() jetstream.JetStream, between func(ro
 	}
 }
 
-// judge reads the log of the stream. No message in it was sent by a holder after a greater
-// token had opened the fence, and none was refused. The messages of a greater token are all
-// behind those of a smaller one. Each message that was acknowledged is there, once, and has
-// the acknowledged sequence.
+// judge checks the stream's log. No message in it was refused, or was sent by a holder after a
+// greater token had opened the fence. All messages of a greater token follow those of smaller ones.
+// Every acknowledged message occurs exactly once, at the acknowledged sequence.
 func (r *race) judge() {
 	seen := map[string]uint64{}
 	var last, end uint64

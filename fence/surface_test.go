@@ -12,7 +12,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// Nothing that is exported panics for a nil argument, or sends what is too long.
+// TestNilAndTooLong checks that no exported function panics on a nil argument or sends a value that
+// is too long.
 func TestNilAndTooLong(t *testing.T) {
 	nc := testutil.RunServer(t).Connect()
 	js := kit.JetStream(t, nc)

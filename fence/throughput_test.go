@@ -22,16 +22,16 @@ import (
 
 var throughput = flag.Duration("throughput", 0, "measure each case of TestThroughput five times for so long, one second for example, and print a table")
 
-// way is a way to publish some messages.
+// way is one way of publishing messages.
 type way struct {
 	name       string
 	goroutines int
-	messages   int // at a time
+	messages   int // per call
 	publish    func(ctx context.Context) error
 }
 
-// TestThroughput compares fenced writes with unguarded ones. The cases take turns, so that
-// a load on the machine falls on all of them.
+// TestThroughput compares fenced writes with unguarded ones. The cases take turns, so that load on
+// the machine affects all of them equally.
 func TestThroughput(t *testing.T) {
 	if *throughput == 0 {
 		t.Skip("it measures, see -throughput")
@@ -47,7 +47,7 @@ func TestThroughput(t *testing.T) {
 	t.Logf("messages per second:\n\n| | R1, unguarded | R1, fenced | R3, unguarded | R3, fenced |\n|---|---|---|---|---|\n%s", table.String())
 }
 
-// measure returns the rows of a table: a name, unguarded, fenced.
+// measure returns the rows of a table with the columns name, unguarded and fenced.
 func measure(t *testing.T, js jetstream.JetStream, replicas int) (rows []string) {
 	orders(t, js, func(c *jetstream.StreamConfig) { c.Replicas, c.Storage = replicas, jetstream.FileStorage })
 	one, err := fence.Open(kit.Bounded(t), js, stream, "orders.one", 1)
@@ -85,7 +85,7 @@ func measure(t *testing.T, js jetstream.JetStream, replicas int) (rows []string)
 	return rows
 }
 
-// rate returns how many messages are published in a second.
+// rate returns the number of messages published per second.
 func (w way) rate(t *testing.T) float64 {
 	ctx := kit.Bounded(t)
 	var n atomic.Int64

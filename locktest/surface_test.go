@@ -7,7 +7,8 @@ import (
 	"github.com/natslock/locks/locktest"
 )
 
-// Nothing that is exported panics for a nil argument, or sends what is too long.
+// TestNilAndTooLong checks that no exported function panics on a nil argument or sends a value that
+// is too long.
 func TestNilAndTooLong(t *testing.T) {
 	locks := locktest.New()
 	defer locks.Close()

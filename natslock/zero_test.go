@@ -71,7 +71,8 @@ func TestZeroLock(t *testing.T) {
 	}
 }
 
-// Nothing that is exported panics for a nil argument, or sends what is too long.
+// TestNilAndTooLong checks that no exported function panics on a nil argument or sends a value that
+// is too long.
 func TestNilAndTooLong(t *testing.T) {
 	memory := kvstore.NewMemory(kvstore.DefaultBucket)
 	c, sent := kit.Counted(t, memory)

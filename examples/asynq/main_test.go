@@ -26,8 +26,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience is how long something may take that takes no time: it only ends tests that have
-// failed.
+// patience bounds steps that should be instantaneous, so only a failing test ever waits that long.
 const patience = 60 * time.Second
 
 func TestReplicas(t *testing.T) {
@@ -39,14 +38,14 @@ func TestReplicas(t *testing.T) {
 	t.Run("stopped", func(t *testing.T) { stopped(t, binary) })
 }
 
-// Two replicas, and one enqueues. The other one takes over when the leader is killed, and
-// leaves no tick out. A worker gets each tick once.
+// killed runs two replicas, of which one enqueues. When the leader is killed the other takes over
+// and skips no tick, and a worker receives each tick exactly once.
 func killed(t *testing.T, binary string) {
 	t.Parallel()
 	r := newRig(t)
 	handled := r.work()
 	first, next := r.pair(binary)
-	first.await(`enqueued tick`, 61) // those of the last minute, and one later
+	first.await(`enqueued tick`, 61) // the last minute's ticks and one more
 	require.Empty(t, next.find(`leading, token`), "two leaders")
 	require.NoError(t, first.cmd.Process.Kill())
 	<-first.done
@@ -56,13 +55,14 @@ func killed(t *testing.T, binary string) {
 	stored := r.stored()
 	inOrder(t, stored)
 	require.Empty(t, shared(first, next), "both have enqueued a tick")
-	// Ticks that Redis had when the next leader began.
+	// Redis already had these ticks when the next leader started.
 	require.NotEmpty(t, next.find(`is there already`))
 	require.Eventually(t, func() bool { return len(handled()) >= len(stored) }, patience, 5*time.Millisecond)
 	require.Equal(t, stored, handled(), "the worker got each tick once")
 }
 
-// A leader that is stopped past its lease goes on when it wakes up. Redis has no tick twice.
+// stopped pauses a leader past its lease and then lets it continue. Redis must never store a tick
+// twice.
 func stopped(t *testing.T, binary string) {
 	t.Parallel()
 	r := newRig(t)
@@ -73,7 +73,7 @@ func stopped(t *testing.T, binary string) {
 	require.NoError(t, first.cmd.Process.Signal(syscall.SIGCONT))
 	first.await(`no longer leading`, 1)
 
-	// When the leader ends, the other one follows at once.
+	// When the leader exits, the other replica takes over immediately.
 	next.terminate()
 	require.Len(t, next.find(`no longer leading`), 1)
 	first.await(`leading, token`, 2)
@@ -82,7 +82,7 @@ func stopped(t *testing.T, binary string) {
 	require.Empty(t, shared(first, next), "both have enqueued a tick")
 }
 
-// Redis refuses a tick that it has, even when its task is done.
+// TestSecondLine checks that Redis refuses a tick it already has, even if the tick's task is done.
 func TestSecondLine(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -102,14 +102,14 @@ func TestSecondLine(t *testing.T) {
 	require.Eventually(t, func() bool { return len(handled()) == 2 }, patience, 5*time.Millisecond)
 	require.Len(t, r.stored(), 2)
 
-	// Without Redis the leader gives up, and another one may have more luck.
+	// Without Redis the leader gives up, because another replica may still be able to reach it.
 	r.mini.Close()
 	every, err := parse("* * * * * *")
 	require.NoError(t, err)
 	require.Error(t, schedule(t.Context(), queue, every))
 }
 
-// The ticks of a schedule must not depend on the time when a replica starts.
+// TestSchedules checks that the ticks of a schedule do not depend on when a replica starts.
 func TestSchedules(t *testing.T) {
 	t.Parallel()
 	for _, bad := range []string{"@every 5s", "* * * *", ""} {
@@ -121,7 +121,7 @@ func TestSchedules(t *testing.T) {
 	require.Equal(t, time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC), every.Next(time.Date(2026, 1, 1, 3, 0, 0, 0, time.UTC)))
 }
 
-// rig is a NATS server and a Redis server.
+// rig is a NATS server together with a Redis server.
 type rig struct {
 	t       *testing.T
 	nats    *testutil.Server
@@ -138,7 +138,7 @@ func newRig(t *testing.T) *rig {
 
 func (r *rig) redis() asynq.RedisClientOpt { return asynq.RedisClientOpt{Addr: r.mini.Addr()} }
 
-// pair starts two replicas. The first one leads.
+// pair starts two replicas, the first of which leads.
 func (r *rig) pair(binary string) (first, next *replica) {
 	first = r.start(binary)
 	first.await(`leading, token`, 1)
@@ -147,7 +147,7 @@ func (r *rig) pair(binary string) (first, next *replica) {
 	return first, next
 }
 
-// work has a worker process the tasks. handled returns their ticks in order.
+// work starts a worker that processes the tasks. handled returns their ticks in order.
 func (r *rig) work() (handled func() []string) {
 	var mu sync.Mutex
 	var ticks []string
@@ -166,9 +166,9 @@ func (r *rig) work() (handled func() []string) {
 	}
 }
 
-// stored returns the ticks whose tasks Redis has, in order.
+// stored returns, in order, the ticks for which Redis has a task.
 func (r *rig) stored() []string {
-	seen := map[string]bool{} // a task can be in two lists when it moves between the calls
+	seen := map[string]bool{} // a task that moves between the calls can be in two lists
 	for _, list := range []func(string, ...asynq.ListOption) ([]*asynq.TaskInfo, error){
 		r.inspect.ListPendingTasks, r.inspect.ListActiveTasks, r.inspect.ListCompletedTasks,
 	} {
@@ -181,7 +181,7 @@ func (r *rig) stored() []string {
 	return slices.Sorted(maps.Keys(seen))
 }
 
-// inOrder wants each second once, without a gap.
+// inOrder requires that every second occurs exactly once, without gaps.
 func inOrder(t *testing.T, ticks []string) {
 	t.Helper()
 	require.Greater(t, len(ticks), 60)
@@ -192,7 +192,7 @@ func inOrder(t *testing.T, ticks []string) {
 	}
 }
 
-// shared returns the ticks that more than one replica has enqueued, or one twice.
+// shared returns the ticks that were enqueued twice, whether by two replicas or by one.
 func shared(replicas ...*replica) (twice []string) {
 	seen := map[string]bool{}
 	for _, r := range replicas {
@@ -206,7 +206,7 @@ func shared(replicas ...*replica) (twice []string) {
 	return twice
 }
 
-// replica is the program as a process.
+// replica is a running process of the program.
 type replica struct {
 	t    *testing.T
 	cmd  *exec.Cmd
@@ -241,14 +241,14 @@ func (p *replica) Write(b []byte) (int, error) {
 	return p.out.Write(b)
 }
 
-// find returns what of the output matches.
+// find returns all matches of pattern in the output.
 func (p *replica) find(pattern string) [][]string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return regexp.MustCompile(pattern).FindAllStringSubmatch(p.out.String(), -1)
 }
 
-// await waits until the output matches n times.
+// await waits until pattern matches the output n times.
 func (p *replica) await(pattern string, n int) {
 	p.t.Helper()
 	for end := time.Now().Add(patience); len(p.find(pattern)) < n; time.Sleep(5 * time.Millisecond) {
@@ -256,7 +256,7 @@ func (p *replica) await(pattern string, n int) {
 	}
 }
 
-// terminate ends the replica in good order.
+// terminate shuts the replica down gracefully.
 func (p *replica) terminate() {
 	p.t.Helper()
 	require.NoError(p.t, p.cmd.Process.Signal(syscall.SIGTERM))

@@ -27,9 +27,9 @@ import (
 
 const patience = 60 * time.Second
 
-// race has a stale holder and the next one write through a guard at the same time. write
-// returns the guard's error, and read the token of the last write that is there. The tokens
-// are those of two locks: the first holder is cut off until its lease has ended, and goes on.
+// race lets a stale holder and its successor write through a guard at the same time. write returns
+// the guard's error, and read returns the token of the last stored write. The tokens come from two
+// real locks: the first holder is cut off until its lease has ended, and then continues.
 func race(t *testing.T, write func(token uint64) error, read func() uint64) {
 	srv := testutil.RunServer(t)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -37,7 +37,7 @@ func race(t *testing.T, write func(token uint64) error, read func() uint64) {
 	stale, link := hold(t, ctx, srv)
 	require.NoError(t, write(stale))
 
-	// It is paused, and wakes up when the next one has the lock.
+	// The stale holder is paused, and wakes up once its successor has the lock.
 	link.Blackhole(true)
 	next, _ := hold(t, ctx, srv)
 	require.Greater(t, next, stale)
@@ -45,7 +45,7 @@ func race(t *testing.T, write func(token uint64) error, read func() uint64) {
 	var wg sync.WaitGroup
 	firstOfNext, end := make(chan struct{}), make(chan struct{})
 	wg.Go(func() {
-		late := 0 // writes that were sent after the next holder's first one was done
+		late := 0 // writes sent after the next holder's first write was done
 		for late < 200 {
 			after := false
 			select {
@@ -85,7 +85,7 @@ func race(t *testing.T, write func(token uint64) error, read func() uint64) {
 	wg.Wait()
 }
 
-// hold takes a lock on a connection of its own and returns its token.
+// hold acquires a lock on its own connection and returns the lock's token.
 func hold(t *testing.T, ctx context.Context, srv *testutil.Server) (uint64, *testutil.Link) {
 	nc, link := srv.ConnectLink()
 	c, err := natslock.New(ctx, nc, natslock.WithTTL(2*time.Second))
@@ -95,7 +95,7 @@ func hold(t *testing.T, ctx context.Context, srv *testutil.Server) (uint64, *tes
 	t.Cleanup(func() {
 		link.Heal()
 		ended, end := context.WithCancel(context.Background())
-		end() // Close would wait until the lock is unlocked
+		end() // Close would wait for the lock to be unlocked
 		_ = c.Close(ended)
 		runtime.KeepAlive(l)
 	})
@@ -122,7 +122,7 @@ func TestSQL(t *testing.T) {
 	})
 	require.ErrorIs(t, fences.SetBalance(t.Context(), db, 1, "b", 1), sql.ErrNoRows)
 
-	// A claim excludes older holders before anything is changed.
+	// A claim shuts out older holders even before it changes anything.
 	const last = 1 << 60
 	balance, err := fences.Claim(t.Context(), db, last, "a")
 	require.NoError(t, err)

@@ -9,7 +9,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// A connection that was closed for good is what a restart repairs.
+// TestLivez checks that only a connection closed for good fails the liveness probe, because a
+// restart repairs that.
 func TestLivez(t *testing.T) {
 	s := testutil.RunServer(t)
 	nc := s.Connect()

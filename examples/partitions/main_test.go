@@ -14,8 +14,9 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// One worker writes a result for each event, in the order of the keys. A write with the token of an older owner is refused, and the
-// worker goes on with the next token where the results end.
+// TestWorker checks that a worker writes one result for each event, in the order of the event's
+// key. If a later owner has fenced off the worker's token, its write is refused, and the worker
+// continues with the next token where the results end.
 func TestWorker(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t)
@@ -67,7 +68,7 @@ func TestWorker(t *testing.T) {
 
 	publish("eve", 1)
 	fenced, token := next()
-	_, err = fence.Open(t.Context(), js, "RESULTS", fenced, token+1) // as a later owner
+	_, err = fence.Open(t.Context(), js, "RESULTS", fenced, token+1) // as a later owner would
 	require.NoError(t, err)
 	publish("eve", 2)
 	_, after := next()

@@ -24,7 +24,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// Two replicas of the service lose no posting, and never work on one account at a time.
+// accounts runs two replicas of the service. They must not lose a posting, and must never work on
+// the same account at the same time.
 func accounts(t *testing.T, s *testutil.Server) {
 	locks, err := natslock.New(t.Context(), s.Connect())
 	require.NoError(t, err)
@@ -37,7 +38,7 @@ func accounts(t *testing.T, s *testutil.Server) {
 	a, b := bank.replica(s, "-wait", "1m"), bank.replica(s, "-wait", "1m")
 	impatient := bank.replica(s, "-wait", "1s")
 
-	// Different accounts are at work at the same time, also in one replica.
+	// Different accounts are processed concurrently, even within one replica.
 	openX, openY := bank.hold("x"), bank.hold("y")
 	x, y := a.post("x"), a.post("y")
 	<-bank.asked
@@ -47,7 +48,7 @@ func accounts(t *testing.T, s *testutil.Server) {
 	require.Equal(t, http.StatusOK, (<-x).status)
 	require.Equal(t, http.StatusOK, (<-y).status)
 
-	// No posting gets lost when both replicas post to both accounts.
+	// No posting is lost when both replicas post to both accounts.
 	const each = 20
 	var posts sync.WaitGroup
 	for range 3 {
@@ -65,7 +66,7 @@ func accounts(t *testing.T, s *testutil.Server) {
 	require.Equal(t, 1+6*each, a.balance("x"))
 	require.Equal(t, 1+6*each, b.balance("y"))
 
-	// A request waits no longer than it should, and no longer than its client.
+	// A request waits neither longer than its limit nor longer than its client.
 	openX = bank.hold("x")
 	x = a.post("x")
 	<-bank.asked
@@ -79,7 +80,7 @@ func accounts(t *testing.T, s *testutil.Server) {
 	require.ErrorIs(t, (<-gone).err, context.Canceled)
 	require.Eventually(t, func() bool { return len(held("x").Queue) == 0 }, patience, 5*time.Millisecond)
 
-	// A replica that ends lets the requests at work finish, and releases their accounts.
+	// A replica that shuts down lets in-flight requests finish and releases their accounts.
 	openY = bank.hold("y")
 	y = a.post("y")
 	<-bank.asked
@@ -99,7 +100,7 @@ func accounts(t *testing.T, s *testutil.Server) {
 	require.Equal(t, 2+6*each, b.balance("x"))
 	require.Equal(t, 3+6*each, b.balance("y"))
 
-	// Without servers clients are sent away, until the servers are back.
+	// While the server is down clients are turned away.
 	s.Stop()
 	away := <-impatient.post("x")
 	require.Equal(t, http.StatusServiceUnavailable, away.status)
@@ -120,8 +121,8 @@ func accounts(t *testing.T, s *testutil.Server) {
 	require.Equal(t, http.StatusNotFound, (<-b.send(t.Context(), http.MethodGet, "/accounts/poor")).status)
 }
 
-// A replica is stopped while it works on an account. When it wakes up, another replica has
-// changed the account, and the bucket does not take the write of the first one.
+// TestStaleReplica pauses a replica while it works on an account. By the time it wakes up another
+// replica has changed the account, so the bucket must refuse the first replica's write.
 func TestStaleReplica(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -131,13 +132,13 @@ func TestStaleReplica(t *testing.T) {
 	stale := a.post("x")
 	<-bank.asked
 	require.NoError(t, a.cmd.Process.Signal(syscall.SIGSTOP))
-	bank.forget("x") // the first one is inside, and has lost its lock
+	bank.forget("x") // the first replica is still inside, but has lost its lock
 	b.mustPost("x")
 	require.NoError(t, a.cmd.Process.Signal(syscall.SIGCONT))
 	open()
 	got := <-stale
-	// By the context of the lock, or by the bucket. If the context ends during the write, the
-	// replica does not learn that the bucket has refused it.
+	// The write is stopped either by the lock's context or by the bucket. If the context ends during
+	// the write, the replica never learns that the bucket has refused it.
 	require.Contains(t, []int{http.StatusServiceUnavailable, http.StatusConflict, http.StatusInternalServerError}, got.status)
 	require.Equal(t, got.status != http.StatusInternalServerError, got.again)
 	require.Equal(t, 1, b.balance("x"))
@@ -145,12 +146,12 @@ func TestStaleReplica(t *testing.T) {
 	require.Equal(t, 2, b.balance("x"))
 }
 
-// bank approves postings. It finds postings to one account at the same time, and tokens
-// that do not rise.
+// bank approves postings. It detects concurrent postings to the same account, and tokens that do
+// not increase.
 type bank struct {
 	t     *testing.T
 	url   string
-	asked chan string // an account that is held asks for approval
+	asked chan string // accounts on hold that have asked for approval
 
 	mu    sync.Mutex
 	at    map[string]*counter
@@ -171,7 +172,7 @@ func newBank(t *testing.T) *bank {
 	return b
 }
 
-// hold has the next approval for an account wait until it opens.
+// hold blocks the next approval for an account until open is called.
 func (b *bank) hold(account string) (open func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -182,7 +183,7 @@ func (b *bank) hold(account string) (open func()) {
 	return open
 }
 
-// forget begins to count again.
+// forget resets what the bank has recorded for an account.
 func (b *bank) forget(account string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -217,7 +218,7 @@ func (b *bank) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// replica is a process of the service.
+// replica is a running process of the service.
 type replica struct {
 	*process
 	url string
@@ -228,15 +229,15 @@ func (b *bank) replica(s *testutil.Server, args ...string) *replica {
 	return &replica{p, p.await(`serves (http://\S+)`)[1]}
 }
 
-// outcome is how a request ended.
+// outcome is the result of a request.
 type outcome struct {
 	status int
-	again  bool // it has a Retry-After
+	again  bool // the response has a Retry-After header
 	body   []byte
 	err    error
 }
 
-// send sends a request, and returns at once.
+// send sends a request without waiting for the response.
 func (r *replica) send(ctx context.Context, method, path string) <-chan outcome {
 	done := make(chan outcome, 1)
 	go func() {
@@ -263,7 +264,7 @@ func (r *replica) postContext(ctx context.Context, id string) <-chan outcome {
 	return r.send(ctx, http.MethodPost, "/accounts/"+url.PathEscape(id)+"/postings?amount=1")
 }
 
-// mustPost posts until the posting is stored.
+// mustPost retries until the posting is stored.
 func (r *replica) mustPost(id string) {
 	for end := time.Now().Add(patience); ; {
 		o := <-r.post(id)

@@ -22,8 +22,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// TestNewcomer follows three paths of a reader who knows only the README and the guide: the
-// first lock, the end of a process by SIGTERM, and an outage.
+// TestNewcomer follows a reader who knows only the README and the guide down three paths: the first
+// lock, shutting down on SIGTERM, and an outage.
 func TestNewcomer(t *testing.T) {
 	tier.Proof(t)
 	t.Run("first lock", firstLock)
@@ -31,8 +31,8 @@ func TestNewcomer(t *testing.T) {
 	t.Run("outage", orderedOutage)
 }
 
-// firstLock pastes the Go block of the README into a module of its own, writes what the block
-// leaves out, and runs it twice at once, against the server of "lockctl server".
+// firstLock pastes the Go block from the README into a new module, adds what the block leaves out,
+// and runs two copies at once against a server started by "lockctl server".
 func firstLock(t *testing.T) {
 	root, err := filepath.Abs("../..")
 	require.NoError(t, err)
@@ -100,7 +100,7 @@ func makeReport(_ context.Context, token uint64) error {
 	server.terminate()
 }
 
-// order starts a replica of the service and returns the address that it serves.
+// order starts a replica of the service and returns the address it serves on.
 func order(t *testing.T, url string) (*process, string) {
 	t.Helper()
 	cmd := exec.Command(filepath.Join(binaries, "orders"))
@@ -109,7 +109,7 @@ func order(t *testing.T, url string) (*process, string) {
 	return p, p.await(`serves (http://\S+)`)[1]
 }
 
-// status is the status of the answer to a request.
+// status returns the status code of the response to a request.
 func status(t *testing.T, method, url string) int {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, url, nil)
@@ -124,8 +124,8 @@ func status(t *testing.T, method, url string) int {
 	return answer.StatusCode
 }
 
-// orderedEnd: after SIGTERM a replica finishes the request that it has, ends without an error,
-// and the next one gets the order at once and not after the TTL.
+// orderedEnd checks that after SIGTERM a replica finishes its current request and exits without an
+// error, and that the next replica gets the order immediately rather than after the TTL.
 func orderedEnd(t *testing.T) { orders(t, testutil.RunServer(t)) }
 
 func orders(t *testing.T, s *testutil.Server) {
@@ -145,7 +145,8 @@ func orders(t *testing.T, s *testutil.Server) {
 	a.mustEnd()
 	require.Zero(t, status(t, http.MethodGet, first+"/livez"))
 
-	// Who holds an order for longer than a request waits makes it 423.
+	// A request gets a 423 if someone else holds the order for longer than the request is willing to
+	// wait.
 	locks, err := natslock.New(t.Context(), s.Connect())
 	require.NoError(t, err)
 	l, err := locks.Lock(t.Context(), "orders.8")
@@ -155,8 +156,8 @@ func orders(t *testing.T, s *testutil.Server) {
 	require.NoError(t, locks.Close(t.Context()))
 }
 
-// orderedOutage: while the server is away a request is answered with 503, the replica is not
-// ready and lives, and all of that ends with the outage, without a restart of the replica.
+// orderedOutage checks that while the server is down requests get a 503 and the replica is alive
+// but not ready, and that it recovers without a restart.
 func orderedOutage(t *testing.T) {
 	s := testutil.RunServer(t)
 	p, url := order(t, s.URL())
@@ -171,7 +172,8 @@ func orderedOutage(t *testing.T) {
 	p.terminate()
 }
 
-// exports: three processes use the two permits that there are, and SIGTERM lets each export end.
+// exports runs three processes that share two permits, and checks that SIGTERM lets each running
+// export finish.
 func exports(t *testing.T, s *testutil.Server) {
 	var all []*process
 	for range 3 {
@@ -179,7 +181,7 @@ func exports(t *testing.T, s *testutil.Server) {
 	}
 	all[0].await(`ends export 2`)
 	s.Stop()
-	s.Restart() // they go on after an outage
+	s.Restart() // they carry on after an outage
 	all[0].await(fmt.Sprintf(`begins export %d`, 3+len(all[0].find(`begins export`))))
 	for _, p := range all {
 		p.terminate()
@@ -194,14 +196,15 @@ func exports(t *testing.T, s *testutil.Server) {
 	require.Equal(t, map[string]bool{"0": true, "1": true}, permits)
 }
 
-// cache: two processes rewrite a file and read it, and none reads half of it.
+// cache runs two processes that rewrite and read the same file, and checks that neither reads a
+// half-written file.
 func cache(t *testing.T, s *testutil.Server) {
 	file := filepath.Join(t.TempDir(), "index")
 	a, b := start(t, s, "cache", "-file", file, "-age", "300ms"), start(t, s, "cache", "-file", file, "-age", "300ms")
 	a.await(`(?s)(writes, token .*){3}`)
 	b.await(`writes, token`)
 	s.Stop()
-	s.Restart() // they go on after an outage
+	s.Restart() // they carry on after an outage
 	a.await(fmt.Sprintf(`(?s)(writes, token .*){%d}`, 3+len(a.find(`writes, token`))))
 	a.terminate()
 	b.terminate()
@@ -210,8 +213,8 @@ func cache(t *testing.T, s *testutil.Server) {
 	}
 }
 
-// worker: jobs of one customer run one at a time in two workers, a worker finishes the job
-// that it has after SIGTERM, and no job is left.
+// worker checks that two workers run the jobs of a customer one at a time, that a worker finishes
+// its current job after SIGTERM, and that no job is left over.
 func worker(t *testing.T, s *testutil.Server) {
 	a, b := start(t, s, "worker"), start(t, s, "worker")
 	nc := s.Connect()

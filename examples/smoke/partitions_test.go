@@ -19,9 +19,10 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// Three workers, of which one is killed, one is stopped past its lease and wakes up, and all are replaced, with an
-// outage in between. Each event has one result, in the order of its key. The tokens of a partition never go down: no
-// stale owner has written.
+// partitions runs three workers. One is killed, one is paused past its lease and wakes up, and all
+// of them are replaced, with an outage in between. Each event must have exactly one result, in the
+// order of its key. The tokens of a partition never decrease, which shows that no stale owner has
+// written.
 func partitions(t *testing.T, s *testutil.Server) {
 	ctx, nc := t.Context(), s.Connect()
 	js, err := jetstream.New(nc)
@@ -37,7 +38,7 @@ func partitions(t *testing.T, s *testutil.Server) {
 		t.Helper()
 		require.Eventually(t, cond, patience, 20*time.Millisecond, what)
 	}
-	// settled waits until these processes, and no others, own the partitions as planned.
+	// settled waits until exactly these processes own the partitions as planned.
 	settled := func(of ...*process) {
 		t.Helper()
 		await("the partitions are shared out", func() bool {
@@ -61,7 +62,7 @@ func partitions(t *testing.T, s *testutil.Server) {
 		})
 	}
 	const keys = 32
-	each := 0 // events of each key
+	each := 0 // events per key
 	publish := func(n int) {
 		for range n {
 			each++
@@ -90,12 +91,13 @@ func partitions(t *testing.T, s *testutil.Server) {
 	settled(a, b, c)
 	publish(5)
 	worked(2 * keys)
-	require.NoError(t, a.cmd.Process.Kill()) // in the middle of its events
+	require.NoError(t, a.cmd.Process.Kill()) // while it is processing events
 	publish(5)
 	worked(keys * each)
 	settled(b, c)
 
-	// b is stopped in the middle of its events, and c works on those. When b wakes up it writes what it has begun.
+	// b is paused in the middle of its events, and c takes them over. When b wakes up it tries to
+	// write what it has started.
 	publish(10)
 	worked(keys * (each - 5))
 	require.NoError(t, b.cmd.Process.Signal(syscall.SIGSTOP))
@@ -109,7 +111,7 @@ func partitions(t *testing.T, s *testutil.Server) {
 	publish(2)
 	worked(keys * each)
 
-	// All are replaced while there is work. A worker that ends finishes the event that it has.
+	// All workers are replaced under load. A worker that shuts down finishes its current event.
 	var publishing sync.WaitGroup
 	rolling, rolled := context.WithCancel(ctx)
 	publishing.Go(func() {
@@ -134,7 +136,7 @@ func partitions(t *testing.T, s *testutil.Server) {
 		require.Empty(t, p.find(`superseded|: failed,|: lost,`))
 	}
 
-	// What the stream of the results has.
+	// Check what the results stream contains.
 	stored, err := js.OrderedConsumer(ctx, "RESULTS", jetstream.OrderedConsumerConfig{FilterSubjects: []string{"results.*.*"}})
 	require.NoError(t, err)
 	all, err := stored.Messages(jetstream.StopAfter(results()))

@@ -17,7 +17,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// TestShell runs the script as cron does on three machines, with the real lockctl.
+// TestShell runs the script with the real lockctl, as cron would on three machines.
 func TestShell(t *testing.T) {
 	tier.Proof(t)
 	t.Parallel()
@@ -41,7 +41,7 @@ func TestShell(t *testing.T) {
 		return names
 	}
 
-	// One machine makes the report of an hour, and the others are silent.
+	// One machine produces each hour's report, and the others stay silent.
 	for _, hour := range []string{"20261122T03", "20261122T04"} {
 		var machines []*process
 		for range 3 {
@@ -56,7 +56,7 @@ func TestShell(t *testing.T) {
 	token := func(hour string) string { return filepath.Ext(made(hour)[0]) }
 	require.Greater(t, token("20261122T04"), token("20261122T03"))
 
-	// A report waits for that of the hour before.
+	// A report waits for the previous hour's report.
 	l, err := locks.Lock(t.Context(), "report")
 	require.NoError(t, err)
 	late := cron(s.URL(), "20261122T05", reports)
@@ -69,11 +69,11 @@ func TestShell(t *testing.T) {
 	late.mustEnd()
 	require.Len(t, made("20261122T05"), 1)
 
-	// Without HOUR it is the hour that it is, in the form that sorts.
+	// Without HOUR the script uses the current hour, in a format that sorts.
 	cron(s.URL(), "", reports).mustEnd()
 	require.Len(t, made("[0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9]T[0-9][0-9]"), 4)
 
-	// The script reports a failure by a message and its exit code.
+	// The script reports a failure with a message and its exit code.
 	failed := cron(s.URL(), "20261122T06", filepath.Join(reports, "missing"))
 	<-failed.done
 	require.NotZero(t, failed.cmd.ProcessState.ExitCode())

@@ -1,7 +1,7 @@
 //go:build unix
 
-// Package smoke_test builds the examples and runs each of them against a real
-// server, the way their comments say. Those that share something run more than once at a time.
+// Package smoke_test builds the examples and runs each of them against a real server as its
+// comments describe. Examples that share something run in several processes at once.
 package smoke_test
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// smokes has a test for each example.
+// smokes maps each example to its test.
 var smokes = map[string]func(t *testing.T, s *testutil.Server){
 	"accounts": accounts,
 	"cache":    cache,
@@ -47,14 +47,14 @@ var smokes = map[string]func(t *testing.T, s *testutil.Server){
 	"spindle":   spindle,
 }
 
-// binaries is where the examples are built.
+// binaries is the directory that the examples are built into.
 var binaries string
 
 func TestMain(m *testing.M) { os.Exit(buildAndRun(m)) }
 
 func buildAndRun(m *testing.M) int {
 	if !tier.IsProof() {
-		return m.Run() // which skips all that runs the programs
+		return m.Run() // which skips every test that runs the programs
 	}
 	var err error
 	if binaries, err = os.MkdirTemp("", "examples-test-"); err != nil {
@@ -85,7 +85,8 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// No deposit gets lost, and the token of each deposit is greater than that of the previous.
+// mutex checks that no deposit is lost, and that each deposit's token is greater than the previous
+// one's.
 func mutex(t *testing.T, s *testutil.Server) {
 	const each = 5
 	a, b := start(t, s, "mutex", "-times", strconv.Itoa(each)), start(t, s, "mutex", "-times", strconv.Itoa(each))
@@ -104,7 +105,8 @@ func mutex(t *testing.T, s *testutil.Server) {
 	}
 }
 
-// Two processes, one after the other: the later one has the greater token.
+// quickstart runs two processes that take turns, and checks that the later one has the greater
+// token.
 func quickstart(t *testing.T, s *testutil.Server) {
 	a, b := start(t, s, "quickstart"), start(t, s, "quickstart")
 	a.mustEnd()
@@ -123,8 +125,8 @@ func quickstart(t *testing.T, s *testutil.Server) {
 	require.Greater(t, number(t, all[2].token), number(t, all[0].token))
 }
 
-// A worker that is stopped past its term writes on, and the server refuses it. The next
-// worker has gone on with the numbers, and the first one goes on behind those.
+// singleton pauses a worker past its term. The server must refuse what the worker then writes. The
+// next worker has continued the numbering by then, and the first one later continues after it.
 func singleton(t *testing.T, s *testutil.Server) {
 	a := start(t, s, "singleton")
 	a.await(`wrote order 1,`)
@@ -137,8 +139,8 @@ func singleton(t *testing.T, s *testutil.Server) {
 	a.await(`(?s)superseded.*wrote order`)
 	a.terminate()
 
-	// No number is there twice. One that a worker has not reported can be missing, because
-	// the worker was stopped before it could.
+	// No number occurs twice. A number can be missing if a worker was stopped before it could report
+	// it.
 	token := map[int]int{}
 	for _, m := range append(a.find(`wrote order (\d+), token (\d+)`), b.find(`wrote order (\d+), token (\d+)`)...) {
 		order := number(t, m[1])
@@ -151,7 +153,7 @@ func singleton(t *testing.T, s *testutil.Server) {
 	require.GreaterOrEqual(t, len(terms), 3, "the first worker, the next one, and the first one again")
 }
 
-// When the leader ends, the other process leads.
+// failover checks that the other process takes over when the leader exits.
 func failover(t *testing.T, s *testutil.Server) {
 	a := start(t, s, "failover")
 	first := a.await(`is the leader, token (\d+)`)
@@ -166,15 +168,15 @@ func failover(t *testing.T, s *testutil.Server) {
 	b.terminate()
 }
 
-// Two processes, and no period has the job run twice. The period is so long that
-// a busy machine is not late for one.
+// cron runs two processes, and checks that no period runs the job twice. The period is long enough
+// that a busy machine does not miss one.
 func cron(t *testing.T, s *testutil.Server) {
 	const period, times = 4, 1
 	a := start(t, s, "cron", "-period", fmt.Sprint(period, "s"), "-times", strconv.Itoa(times))
 	b := start(t, s, "cron", "-period", fmt.Sprint(period, "s"), "-times", strconv.Itoa(times))
 	a.mustEnd()
 	b.mustEnd()
-	// The period of each run, by the time of day in the log.
+	// Derive the period of each run from the time of day in the log.
 	const ran = `(?m) (\d+):(\d+):(\d+) pid \d+: makes \S+, token \d+`
 	seen := map[int]bool{}
 	for _, m := range append(a.find(ran), b.find(ran)...) {
@@ -187,11 +189,10 @@ func cron(t *testing.T, s *testutil.Server) {
 	require.Equal(t, 2*times, len(seen)+left, "each of them tried in each of its periods")
 }
 
-// patience is how long something may take that takes no time: it only ends
-// tests that have failed.
+// patience bounds steps that should be instantaneous, so only a failing test ever waits that long.
 const patience = 30 * time.Second
 
-// process is an example that runs.
+// process is a running example.
 type process struct {
 	t    *testing.T
 	cmd  *exec.Cmd
@@ -225,7 +226,7 @@ func startCommand(t *testing.T, cmd *exec.Cmd) *process {
 	return p
 }
 
-// mustEnd waits until it has ended as it should.
+// mustEnd waits for the process to exit successfully.
 func (p *process) mustEnd() {
 	p.t.Helper()
 	select {
@@ -242,12 +243,12 @@ func (p *process) terminate() {
 	p.mustEnd()
 }
 
-// find returns what of its output matches.
+// find returns all matches of pattern in the output.
 func (p *process) find(pattern string) [][]string {
 	return regexp.MustCompile(pattern).FindAllStringSubmatch(p.out.String(), -1)
 }
 
-// await waits for output.
+// await waits until pattern matches the output, and returns the first match.
 func (p *process) await(pattern string) []string {
 	p.t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {

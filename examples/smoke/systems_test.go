@@ -12,14 +12,14 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// says runs an example to its end. Each line of its output, but for the log, begins with the pattern of the
-// same line, and lines without a pattern may follow. It returns those.
+// says runs an example to completion and matches each line of its output, except the log, with the
+// pattern for that line. It returns the lines that follow those with a pattern.
 func says(t *testing.T, s *testutil.Server, name string, patterns ...string) (more []string) {
 	t.Helper()
 	p := start(t, s, name)
 	p.mustEnd()
 	lines := strings.Split(strings.TrimSpace(p.out.String()), "\n")
-	lines = slices.DeleteFunc(lines, func(l string) bool { return strings.Contains(l, " WARN ") || strings.Contains(l, " INFO ") }) // the library's
+	lines = slices.DeleteFunc(lines, func(l string) bool { return strings.Contains(l, " WARN ") || strings.Contains(l, " INFO ") }) // logged by the library
 	require.GreaterOrEqual(t, len(lines), len(patterns))
 	for i, pattern := range patterns {
 		require.Regexp(t, "^(?:"+pattern+")$", lines[i])
@@ -27,7 +27,8 @@ func says(t *testing.T, s *testutil.Server, name string, patterns ...string) (mo
 	return lines[len(patterns):]
 }
 
-// Each end of a lock has its cause, and 100 locks share a few goroutines.
+// gocell checks that every way a lock can end has its own cause, and that 100 locks share a few
+// goroutines.
 func gocell(t *testing.T, s *testutil.Server) {
 	require.Empty(t, says(t, s, "gocell",
 		"held: held",
@@ -41,8 +42,8 @@ func gocell(t *testing.T, s *testutil.Server) {
 	))
 }
 
-// The process that leads is killed, and another process leads with a greater token. All
-// others end when the program does.
+// spindle kills the leading process, and checks that another process takes over with a greater
+// token and that all others exit when the program does.
 func spindle(t *testing.T, s *testutil.Server) {
 	p := start(t, s, "spindle")
 	p.mustEnd()
@@ -58,7 +59,7 @@ func spindle(t *testing.T, s *testutil.Server) {
 	}
 }
 
-// A lock ends in time without an unlock, and no period has two reports.
+// machinery checks that a lock ends on time without an unlock, and that no period has two reports.
 func machinery(t *testing.T, s *testutil.Server) {
 	reports := says(t, s, "machinery",
 		"locked already: true",
@@ -75,7 +76,8 @@ func machinery(t *testing.T, s *testutil.Server) {
 	require.GreaterOrEqual(t, len(seen), 2, "%v", reports)
 }
 
-// Only the owner extends and releases, and the key of the lock is where the comment says.
+// grove checks that only the owner can extend or release a lock, and that the lock's key is the one
+// that the comment names.
 func grove(t *testing.T, s *testutil.Server) {
 	require.Empty(t, says(t, s, "grove",
 		"released before it is held: invalid argument: .*",
@@ -92,7 +94,8 @@ func grove(t *testing.T, s *testutil.Server) {
 	))
 }
 
-// Each form of an acquire has its outcome, and no reader passes the writer that waits.
+// distkit checks the outcome of each form of acquire, and that no reader overtakes a waiting
+// writer.
 func distkit(t *testing.T, s *testutil.Server) {
 	require.Empty(t, says(t, s, "distkit",
 		"invalid TTL: true",

@@ -24,8 +24,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A process is stopped past its lease, and the next one counts on. The database refuses what
-// the first one writes when it wakes up, so nothing is counted twice or lost.
+// TestStopped pauses a process past its lease while the next process takes over the count. When the
+// first one wakes up the database refuses its writes, so nothing is counted twice or lost.
 func TestStopped(t *testing.T) {
 	dir := t.TempDir()
 	binary, file := filepath.Join(dir, "ledger"), filepath.Join(dir, "ledger.db")
@@ -42,23 +42,23 @@ func TestStopped(t *testing.T) {
 		return n
 	}
 	command := func(times string) (*exec.Cmd, *bytes.Buffer) {
-		out := &bytes.Buffer{} // read it when the process has ended
+		out := &bytes.Buffer{} // read it only after the process has exited
 		cmd := exec.CommandContext(ctx, binary, "-server", s.URL(), "-db", file, "-times", times)
 		cmd.Stderr = out
 		return cmd, out
 	}
 
-	// The lines of the first one say when it is at work.
+	// The output of the first process shows when it is working.
 	first, _ := command("1000000")
 	first.Stderr = nil
 	lines, err := first.StderrPipe()
 	require.NoError(t, err)
 	require.NoError(t, first.Start())
-	t.Cleanup(func() { // after a failure
+	t.Cleanup(func() { // in case the test fails
 		_ = first.Process.Kill()
 		_ = first.Wait()
 	})
-	for text, b := "", make([]byte, 1); !strings.Contains(text, "balance "); text += string(b) { // it has counted once
+	for text, b := "", make([]byte, 1); !strings.Contains(text, "balance "); text += string(b) { // the process has counted once
 		_, err = lines.Read(b)
 		require.NoError(t, err)
 	}
