@@ -15,7 +15,8 @@ import (
 	"github.com/natslock/locks/semaphore"
 )
 
-// The permits of a semaphore are counted, waited for and lost as other locks are.
+// TestSemaphoreInMemory checks that semaphore permits in memory are limited, waited for and lost
+// just like other locks.
 func TestSemaphoreInMemory(t *testing.T) {
 	inBubble(t, func(t *testing.T, locks *locktest.Locker) {
 		sem, other := semaphore.New(locks.Client(), 2), semaphore.New(locks.NewClient(), 2)
@@ -45,7 +46,8 @@ func TestSemaphoreInMemory(t *testing.T) {
 	})
 }
 
-// A leader that loses its record stops leading, and the next candidate leads.
+// TestElectionInMemory checks that a leader that loses its record stops leading, and that the next
+// candidate takes over.
 func TestElectionInMemory(t *testing.T) {
 	inBubble(t, func(t *testing.T, locks *locktest.Locker) {
 		leads, other := election.New(locks.Client(), "scheduler"), election.New(locks.NewClient(), "scheduler")
@@ -68,7 +70,7 @@ func TestElectionInMemory(t *testing.T) {
 	})
 }
 
-// Several locks are taken and lost together.
+// TestLockAllInMemory checks that several locks are acquired and lost together.
 func TestLockAllInMemory(t *testing.T) {
 	inBubble(t, func(t *testing.T, locks *locktest.Locker) {
 		release := locks.Hold("b")
@@ -92,7 +94,8 @@ func TestLockAllInMemory(t *testing.T) {
 	})
 }
 
-// Locks travel, rest and linger in memory, and Lose ends those that nobody uses too.
+// TestLeasesAtRestInMemory checks that locks can be handed over, cool down and linger in memory,
+// and that Lose ends them even when nobody is using them.
 func TestLeasesAtRestInMemory(t *testing.T) {
 	inBubble(t, func(t *testing.T, locks *locktest.Locker) {
 		other := locks.NewClient()
@@ -125,7 +128,8 @@ func TestLeasesAtRestInMemory(t *testing.T) {
 	})
 }
 
-// A job runs once under a name, whichever client asks, until it is kept no more.
+// TestOnceInMemory checks that a job runs once per name, no matter which client asks, until its
+// record expires.
 func TestOnceInMemory(t *testing.T) {
 	inBubble(t, func(t *testing.T, locks *locktest.Locker) {
 		runs := 0

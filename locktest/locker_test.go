@@ -16,7 +16,7 @@ import (
 	"github.com/natslock/locks/rwlock"
 )
 
-// inBubble runs a test in fake time with a Locker.
+// inBubble runs a test with a Locker in fake time.
 func inBubble(t *testing.T, fn func(t *testing.T, locks *locktest.Locker), opts ...natslock.Option) {
 	synctest.Test(t, func(t *testing.T) {
 		locks := locktest.New(opts...)
@@ -47,7 +47,8 @@ func TestLoseEndsTheLock(t *testing.T) {
 	})
 }
 
-// All readers lose the lock, and the writer that waits gets it.
+// TestLoseOfReaders checks that Lose takes the lock from all readers, and that the waiting writer
+// gets it.
 func TestLoseOfReaders(t *testing.T) {
 	inBubble(t, func(t *testing.T, locks *locktest.Locker) {
 		other := rwlock.New(locks.NewClient())
@@ -128,8 +129,8 @@ func TestHold(t *testing.T) {
 	})
 }
 
-// took says that something took as long as the delay of its one write. An answer that is
-// later than a second has the client ask again.
+// took checks that an operation took exactly as long as the delay of its single write. If the delay
+// is a second or more the operation may take longer, because the client asks again.
 func took(t *testing.T, d time.Duration, begun time.Time) {
 	t.Helper()
 	require.GreaterOrEqual(t, time.Since(begun), d)
@@ -139,7 +140,8 @@ func took(t *testing.T, d time.Duration, begun time.Time) {
 	require.Less(t, time.Since(begun), d+time.Second)
 }
 
-// A grant takes as long as the delay, and a lease that is renewed too late is lost.
+// TestDelay checks that a grant takes as long as the delay, and that a lease is lost if its renewal
+// comes too late.
 func TestDelay(t *testing.T) {
 	for _, d := range []time.Duration{time.Millisecond, time.Second, 3 * time.Second} {
 		inBubble(t, func(t *testing.T, locks *locktest.Locker) {
@@ -174,7 +176,8 @@ func TestDelay(t *testing.T) {
 	}
 }
 
-// An outage ends held locks with their validity, and waiters go on after it.
+// TestFailAsAnOutage checks that an outage ends held locks when their validity runs out, and that
+// waiters continue once it is over.
 func TestFailAsAnOutage(t *testing.T) {
 	inBubble(t, func(t *testing.T, locks *locktest.Locker) {
 		l, err := locks.Lock(t.Context(), "a")
@@ -201,7 +204,7 @@ func TestFailAsAnOutage(t *testing.T) {
 	})
 }
 
-// A short outage harms nobody.
+// TestFailForAMoment checks that a short outage harms nobody.
 func TestFailForAMoment(t *testing.T) {
 	inBubble(t, func(t *testing.T, locks *locktest.Locker) {
 		l, err := locks.Lock(t.Context(), "a")
@@ -214,7 +217,7 @@ func TestFailForAMoment(t *testing.T) {
 	})
 }
 
-// Another error reaches the caller at once.
+// TestFailWithAnError checks that any other error reaches the caller immediately.
 func TestFailWithAnError(t *testing.T) {
 	inBubble(t, func(t *testing.T, locks *locktest.Locker) {
 		for _, failure := range []error{natslock.ErrPermission, errors.New("no more disk")} {
@@ -226,7 +229,7 @@ func TestFailWithAnError(t *testing.T) {
 			require.ErrorIs(t, err, failure)
 			require.Zero(t, time.Since(begun))
 		}
-		release := locks.Hold("a") // which no fault concerns
+		release := locks.Hold("a") // unaffected by faults
 		release()
 		locks.Fail(nil)
 		l, err := locks.Lock(t.Context(), "a")
@@ -235,7 +238,8 @@ func TestFailWithAnError(t *testing.T) {
 	})
 }
 
-// The queue is in the order of arrival, whichever client asks.
+// TestOrderAcrossClients checks that waiters are served in order of arrival, no matter which client
+// they belong to.
 func TestOrderAcrossClients(t *testing.T) {
 	inBubble(t, func(t *testing.T, locks *locktest.Locker) {
 		release := locks.Hold("a")
@@ -268,7 +272,8 @@ func TestAwaitWaitingEnds(t *testing.T) {
 	})
 }
 
-// Options are those of the real client, and refused like there.
+// TestOptions checks that New applies the real client's options and refuses invalid ones just as
+// that client does.
 func TestOptions(t *testing.T) {
 	require.PanicsWithValue(t, `locktest: natslock: invalid option: Turn: 1m0s is more than 1s`, func() { locktest.New(natslock.WithTuning(natslock.Tuning{Turn: time.Minute})) })
 	inBubble(t, func(t *testing.T, locks *locktest.Locker) {
@@ -281,7 +286,7 @@ func TestOptions(t *testing.T) {
 	}, natslock.WithTTL(3*time.Second), natslock.WithOwner("me"))
 }
 
-// Close ends what is left.
+// TestClose checks that Close ends everything that is left.
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		locks := locktest.New()
@@ -301,7 +306,8 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// A test that drops the function of Hold ends nothing: another client holds the lock.
+// TestHoldDropped checks that the lock stays held if a test drops the function that Hold returned,
+// because another client holds it.
 func TestHoldDropped(t *testing.T) {
 	inBubble(t, func(t *testing.T, locks *locktest.Locker) {
 		locks.Hold("a")

@@ -17,7 +17,7 @@ func TestMain(m *testing.M) {
 	kit.LeakCheck(m)
 }
 
-// counted is a Locker that says how many goroutines wait.
+// counted is a Locker that also reports how many goroutines wait.
 type counted struct {
 	natslock.Locker
 	client *natslock.Client
@@ -56,7 +56,7 @@ func inMemory(t *testing.T) *locktest.Locker {
 func onServer(t *testing.T, s *testutil.Server) *natslock.Client {
 	c, err := natslock.New(t.Context(), s.Connect())
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = c.Close(t.Context()) }) // whose context has ended
+	t.Cleanup(func() { _ = c.Close(t.Context()) }) // the test's context has ended by then
 	return c
 }
 

@@ -21,8 +21,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// A holder still at work when its client is closed keeps others out until its
-// TTL.
+// TestCloseWithHolderAtWork checks that a holder that is still working when its client is closed
+// keeps others out until its TTL ends.
 func TestCloseWithHolderAtWork(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 12 * time.Second
@@ -95,7 +95,7 @@ func TestCloseEndsWaiters(t *testing.T) {
 		ws := []*kit.Waiting{c.Await(t, "l")}
 		synctest.Wait()
 		last := third.Await(t, "l")
-		for range 4 { // at the place of the first one
+		for range 4 { // at the first waiter's place
 			ws = append(ws, c.Await(t, "l"))
 			synctest.Wait() // it has listed the queue
 		}
@@ -118,7 +118,7 @@ func TestCloseEndsWaiters(t *testing.T) {
 	})
 }
 
-// A client is closed just when the claim of a waiter cannot be sent.
+// TestCloseWhileSending closes a client at the very moment its waiter fails to send a claim.
 func TestCloseWhileSending(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		for _, acquire := range []func(*natslock.Client, context.Context, string, ...natslock.LockOption) (*natslock.Lock, error){
@@ -131,7 +131,7 @@ func TestCloseWhileSending(t *testing.T) {
 					return faults.Pass
 				}
 				go func() { closed <- c.Close(context.Background()) }()
-				synctest.Wait() // it waits for the acquire
+				synctest.Wait() // Close waits for the acquire
 				return faults.NotSent(kvstore.ErrUnavailable)
 			})
 			_, err := acquire(c.Client, t.Context(), "l")
@@ -175,7 +175,8 @@ func TestCloseRefusesAll(t *testing.T) {
 	require.True(t, c.NC.IsConnected(), "it is the caller's")
 }
 
-// Close at any moment, several times at once, while locks come and go.
+// TestCloseRaces calls Close at arbitrary moments, several times concurrently, while locks come and
+// go.
 func TestCloseRaces(t *testing.T) {
 	s := testutil.RunServer(t)
 	other := kit.Join(t, s)
@@ -215,8 +216,8 @@ func TestCloseRaces(t *testing.T) {
 	}
 }
 
-// A connection that drains ends its subscriptions first, while handlers still
-// work. A lock they hold is kept all the while.
+// TestCloseDrain drains a connection, which ends its subscriptions while handlers are still
+// working. The locks that those handlers hold must be kept meanwhile.
 func TestCloseDrain(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 2 * time.Second
@@ -235,7 +236,7 @@ func TestCloseDrain(t *testing.T) {
 				if l.Remaining() == 0 {
 					return errors.New("not held")
 				}
-				// Also a new one, from inside the drain.
+				// A handler can even acquire a new lock during the drain.
 				l2, err := c.Lock(ctx, "l2")
 				if err != nil {
 					return err
@@ -267,8 +268,8 @@ func TestCloseDrain(t *testing.T) {
 	})
 }
 
-// When the connection under a client is closed, its waiters end. Its holders are notified
-// at once, and keep their locks to the end of the validity.
+// TestCloseOfConnection checks that closing the connection under a client ends its waiters. Its
+// holders are notified immediately, but keep their locks until the validity ends.
 func TestCloseOfConnection(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := kit.Join(t, s), kit.Join(t, s)
@@ -312,19 +313,20 @@ func TestCloseOfConnection(t *testing.T) {
 	})
 }
 
-// New starts nothing, Close leaves nothing: no goroutine, no subscription.
+// TestCloseLeavesNothing checks that New starts no goroutines or subscriptions, and that Close
+// leaves none behind.
 func TestCloseLeavesNothing(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		nc := s.Connect()
-		// Quiet while it holds: no observer, no watch, no renewal.
+		// This holder stays quiet: it has no observer, no watch and no renewals.
 		holder := kit.NewClient(t, s.Connect(), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}), natslock.WithTTL(time.Hour))
 		kit.Must(t, holder.Lock, "theirs")
-		// The connection's own reply subscription and its goroutine.
+		// The connection creates its own reply subscription and a goroutine for it.
 		_, err := natslock.New(t.Context(), nc)
 		require.NoError(t, err)
 		running := func() int {
 			synctest.Wait()
-			return kit.Goroutines("locks/internal/") + kit.Goroutines("nats%2ego.") // not the server's: they come and go
+			return kit.Goroutines("locks/internal/") + kit.Goroutines("nats%2ego.") // excluding the server's, which come and go
 		}
 		goroutines, subs := running(), nc.NumSubscriptions()
 		for round := range 3 {
@@ -378,7 +380,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 	})
 }
 
-// A client that is not used any more costs nothing but its connection.
+// TestCloseIdleClient checks that a client that is no longer used costs nothing but its connection.
 func TestCloseIdleClient(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)
@@ -393,8 +395,8 @@ func TestCloseIdleClient(t *testing.T) {
 	})
 }
 
-// Unlock while a patient Close waits for it: the lock is released, not left to
-// its TTL.
+// TestUnlockDuringClose checks that Unlock releases a lock for which Close is still waiting, rather
+// than leaving it to its TTL.
 func TestUnlockDuringClose(t *testing.T) {
 	s := testutil.RunServer(t)
 	for i := range 20 {
@@ -416,7 +418,7 @@ func TestUnlockDuringClose(t *testing.T) {
 	require.Empty(t, kit.KeysLeft(t, s.Connect()))
 }
 
-// A second Close cuts the first one short when its own context ends.
+// TestSecondClose checks that a second Close whose context ends also cuts the first one short.
 func TestSecondClose(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, _ := kit.Faulty(t, s.Connect(), 1)
@@ -435,8 +437,8 @@ func TestSecondClose(t *testing.T) {
 	})
 }
 
-// The confirmation of a renewal comes when Close has ended the lease. The work
-// may still be stopping: the record is left to its TTL.
+// TestCloseMeetsRenewal confirms a renewal after Close has ended the lease. The holder's work may
+// still be stopping, so the record is left to its TTL.
 func TestCloseMeetsRenewal(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 9 * time.Second
@@ -476,8 +478,8 @@ func TestCloseMeetsRenewal(t *testing.T) {
 	})
 }
 
-// A waiter whose question for the last revision meets a write in flight, again and
-// again, does not hold up the closing of its client.
+// TestCloseWhileProbeMeetsWriteInFlight checks that a waiter does not delay its client's Close when
+// its request for the last revision keeps running into a write in flight.
 func TestCloseWhileProbeMeetsWriteInFlight(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder := kit.QuietHolder(t, s)
@@ -500,7 +502,8 @@ func TestCloseWhileProbeMeetsWriteInFlight(t *testing.T) {
 	})
 }
 
-// A Close that an observer calls does not wait for the observer, whichever context it has.
+// TestCloseInObserver checks that a Close called from an observer does not wait for that observer,
+// whatever its context.
 func TestCloseInObserver(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		for _, second := range []bool{false, true} {
@@ -523,7 +526,7 @@ func TestCloseInObserver(t *testing.T) {
 			kit.Unlock(t, kit.Must(t, c.Lock, "l"))
 			<-entered
 			other := make(chan time.Duration, 1)
-			if second { // another Close waits for the observer already
+			if second { // another Close is already waiting for the observer
 				go func() {
 					begun := time.Now()
 					_ = c.Close(context.Background())
@@ -540,8 +543,8 @@ func TestCloseInObserver(t *testing.T) {
 	})
 }
 
-// With the old style of requests a draining connection receives nothing. The release goes
-// out all the same.
+// TestDrainOldRequestStyle checks that the release is still sent on a draining connection that uses
+// old-style requests and so no longer receives replies.
 func TestDrainOldRequestStyle(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		nc := s.Connect(nats.UseOldRequestStyle())

@@ -19,7 +19,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// open reports whether nobody waits for the lock, as far as its holder is notified.
+// open reports whether, as far as the holder has been notified, nobody waits for the lock.
 func open(l *natslock.Lock) bool {
 	contended := l.Contended()
 	synctest.Wait()
@@ -31,9 +31,9 @@ func open(l *natslock.Lock) bool {
 	}
 }
 
-// A holder is notified of each client and goroutine that waits, whether it comes before the
-// first call of Contended or after it, however the lock was taken. That takes no timer: the
-// clock of the bubble stands.
+// TestContended checks that a holder is notified of every waiting client and goroutine, however the
+// lock was acquired, and whether the waiter arrives before or after the first call of Contended.
+// This takes no timer, because the bubble's clock does not move.
 func TestContended(t *testing.T) {
 	for name, held := range map[string]func(c *natslock.Client) kit.Taking{"lock": kit.Mutex, "try": kit.TryMutex, "writer": kit.Writer, "try writer": kit.TryWriter, "reader": kit.Reader} {
 		for _, other := range []bool{false, true} {
@@ -79,8 +79,9 @@ func TestContended(t *testing.T) {
 	}
 }
 
-// Nobody waits: a TryLock does not, nor does a reader beside a reader. Contended
-// costs a subscription, a proof of it and a list, once. The subscription ends with the lock.
+// TestContendedByNobody checks that neither a TryLock nor a reader next to another reader counts as
+// waiting. Contended costs one subscription, its proof and one listing. The subscription ends with
+// the lock.
 func TestContendedByNobody(t *testing.T) {
 	const ttl = 15 * time.Minute
 	for name, held := range map[string]func(c *natslock.Client) kit.Taking{"lock": kit.Mutex, "try": kit.TryMutex, "reader": kit.Reader} {
@@ -113,7 +114,7 @@ func TestContendedByNobody(t *testing.T) {
 						require.ErrorIs(t, err, natslock.ErrLocked)
 					}
 					out = c.NC.Stats().OutMsgs
-					time.Sleep(4 * time.Minute) // less than to the next check of the bucket and to the first renewal
+					time.Sleep(4 * time.Minute) // before the next check of the bucket and the first renewal
 					require.True(t, open(l))
 					require.Equal(t, out, c.NC.Stats().OutMsgs)
 					if lost {
@@ -133,8 +134,9 @@ func TestContendedByNobody(t *testing.T) {
 	}
 }
 
-// A holder learns of a waiter whose notification is lost, or that had queued before the
-// holder's client subscribed, from the list or from the next renewal of the place.
+// TestContendedLateNews covers waiters whose notification was lost, or that queued before the
+// holder's client subscribed. The holder learns of them from the listing, or when they next renew
+// their place.
 func TestContendedLateNews(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := kit.JoinFaulty(t, s)
@@ -160,7 +162,8 @@ func TestContendedLateNews(t *testing.T) {
 	})
 }
 
-// The goroutines of a client that hand a lock on are notified each for itself.
+// TestContendedInRun checks that goroutines of a client that pass a lock on among themselves are
+// each notified individually.
 func TestContendedInRun(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)
@@ -177,13 +180,13 @@ func TestContendedInRun(t *testing.T) {
 	})
 }
 
-// In real time a holder is notified within 2 ms of the moment at which the place of a
-// waiter reaches another connection. The median counts: the machine may be busy.
+// TestContendedSoon checks in real time that a holder is notified within 2 ms of a waiter's place
+// reaching another connection. It uses the median, because the machine may be busy.
 func TestContendedSoon(t *testing.T) {
 	const rounds, most = 40, 2 * time.Millisecond
 	s := testutil.RunServer(t)
-	// The holder watches no lease. A busy machine takes longer than the second after which a
-	// client does, and the test counts subscriptions.
+	// The holder does not watch its lease. On a busy machine the test can outlast the second after
+	// which a client starts watching, which would disturb the subscription count.
 	holder, waiter := kit.Join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})), kit.Join(t, s)
 	written := make(chan time.Time, 100)
 	nc := s.Connect()

@@ -38,7 +38,7 @@ func TestContextOfParent(t *testing.T) {
 		<-l.Context().Done()
 		require.ErrorIs(t, context.Cause(l.Context()), reason)
 		require.ErrorIs(t, l.Err(), reason)
-		// The lease is tied to Unlock, not to the parent.
+		// The lease ends with Unlock, not with the parent.
 		require.Positive(t, l.Remaining())
 		time.Sleep(time.Minute)
 		require.Positive(t, l.Remaining())
@@ -52,7 +52,7 @@ func TestContextOfParent(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, out, c.NC.Stats().OutMsgs, "nothing was asked for")
 
-		// A context that has ended does not keep it from being unlocked.
+		// A lock can be unlocked even with a context that has ended.
 		require.NoError(t, l.Unlock(l.Context()))
 		require.ErrorIs(t, l.Err(), natslock.ErrReleased)
 		require.ErrorIs(t, l.Err(), natslock.ErrReleased)
@@ -82,7 +82,7 @@ func TestContextDeadlineOfParent(t *testing.T) {
 		require.Positive(t, l.Remaining())
 		kit.Unlock(t, l)
 
-		// MaxWait bounds the waiting and not what comes after.
+		// MaxWait limits only the wait, not the time the lock is held.
 		l, err = c.Lock(t.Context(), "l", natslock.MaxWait(time.Second))
 		require.NoError(t, err)
 		time.Sleep(time.Minute)
@@ -112,7 +112,7 @@ func TestContextDetached(t *testing.T) {
 		default:
 			t.Fatal("Done is not closed")
 		}
-		// The wait still ends with it.
+		// The wait still ends with the parent.
 		kit.Must(t, c.Lock, "l")
 		parent, cancel = context.WithCancel(t.Context())
 		w := make(chan error)
@@ -126,7 +126,8 @@ func TestContextDetached(t *testing.T) {
 	})
 }
 
-// The context has ended when the client sends the deletion, so before another client can get in.
+// TestContextEndsBeforeDeletion checks that the lock's context has ended when the client sends the
+// deletion, and so before another client can get in.
 func TestContextEndsBeforeDeletion(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := kit.Faulty(t, s.Connect(), 1)
@@ -196,7 +197,7 @@ func TestContextDo(t *testing.T) {
 		require.ErrorIs(t, c.TryDo(ctx, "l", func(context.Context, *natslock.Lock) error { return failure }), failure)
 		require.NoError(t, other.TryDo(ctx, "l", func(context.Context, *natslock.Lock) error { return nil }), "unlocked")
 
-		// A loss is joined with the work's own error, and with none.
+		// A loss is joined with the work's own error, if there is one.
 		for _, result := range []error{nil, failure} {
 			err := c.Do(ctx, "l", func(ctx context.Context, l *natslock.Lock) error {
 				time.Sleep(2 * time.Second)
@@ -211,16 +212,16 @@ func TestContextDo(t *testing.T) {
 			}
 		}
 
-		// A function that unlocks by itself.
+		// The function may unlock by itself.
 		require.NoError(t, c.Do(ctx, "l", func(ctx context.Context, l *natslock.Lock) error { return l.Unlock(ctx) }))
 
-		// A panic passes on, after the unlock.
+		// A panic propagates, after the unlock.
 		require.PanicsWithValue(t, "oops", func() {
 			_ = c.Do(ctx, "l", func(context.Context, *natslock.Lock) error { panic("oops") })
 		})
 		require.NoError(t, other.TryDo(ctx, "l", func(context.Context, *natslock.Lock) error { return nil }))
 
-		// As does the end of the goroutine.
+		// So does runtime.Goexit.
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
@@ -229,7 +230,8 @@ func TestContextDo(t *testing.T) {
 		<-done
 		require.NoError(t, other.TryDo(ctx, "l", func(context.Context, *natslock.Lock) error { return nil }))
 
-		// The parent's end is the work's affair; the lock is unlocked after it.
+		// The work decides how to react to the end of the parent. The lock is unlocked only when the
+		// work returns.
 		short, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		err := c.Do(short, "l", func(ctx context.Context, l *natslock.Lock) error {
@@ -244,7 +246,7 @@ func TestContextDo(t *testing.T) {
 
 var errStopped = errors.New("the service is stopped")
 
-// endings are the ways in which a context ends, after d.
+// endings are the ways in which a context can end after d.
 var endings = map[string]func(parent context.Context, d time.Duration) (context.Context, context.CancelFunc){
 	"canceled": func(parent context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 		ctx, cancel := context.WithCancel(parent)
@@ -264,22 +266,23 @@ var endings = map[string]func(parent context.Context, d time.Duration) (context.
 	},
 }
 
-// scene is what a call meets: a client, what it holds, and names that another client holds.
+// scene is what a call finds: a client, the locks that it holds, and names that another client
+// holds.
 type scene struct {
 	c    *natslock.Client
 	lock *natslock.Lock // "held", by c
 	set  *natslock.LockSet
-	h    natslock.Handle // of "handed"
-	held admin.Holder    // of "busy"
+	h    natslock.Handle // for "handed"
+	held admin.Holder    // holder of "busy"
 }
 
 type endedCall struct {
 	call func(ctx context.Context, s *scene) error
-	// waits: it waits for a lock that another client holds, and not for the server.
+	// waits means that the call waits for a lock that another client holds, not for the server.
 	waits bool
-	// ignores: it ignores a context that had ended before.
+	// ignores means that the call ignores a context that ended before it.
 	ignores bool
-	// ends: it ends what the client holds.
+	// ends means that the call ends what the client holds.
 	ends bool
 }
 
@@ -287,7 +290,7 @@ func lockError(_ *natslock.Lock, err error) error { return err }
 
 func runsNot(context.Context, *natslock.Lock) error { return errors.New("it ran") }
 
-// endedCalls are all calls with a context, by name.
+// endedCalls lists every call that takes a context, by name.
 var endedCalls = map[string]endedCall{
 	"Lock":                  {call: func(ctx context.Context, s *scene) error { return lockError(s.c.Lock(ctx, "busy")) }, waits: true},
 	"Do":                    {call: func(ctx context.Context, s *scene) error { return s.c.Do(ctx, "busy", runsNot) }, waits: true},
@@ -359,8 +362,8 @@ var endedCalls = map[string]endedCall{
 	}},
 }
 
-// Each call that a context ends returns an error that matches the context's error and its cause, on one line, and leaves no
-// lock behind.
+// TestEndedContext checks that every call cut short by its context returns a single-line error that
+// matches both the context's error and its cause, and leaves no lock behind.
 func TestEndedContext(t *testing.T) {
 	for what, call := range endedCalls {
 		for how, end := range endings {

@@ -25,8 +25,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// sentinels are all errors that the entry points tell apart, by the names of the
-// tables below.
+// sentinels lists all errors that the entry points distinguish, under the names used in the tables
+// below.
 var sentinels = map[string]error{
 	"Locked": natslock.ErrLocked, "Timeout": natslock.ErrTimeout, "Lost": natslock.ErrLost, "Broken": natslock.ErrBroken,
 	"Released": natslock.ErrReleased, "Closed": natslock.ErrClosed, "Invalid": natslock.ErrInvalid,
@@ -35,7 +35,7 @@ var sentinels = map[string]error{
 	"Permission":  natslock.ErrPermission, "canceled": context.Canceled, "deadline": context.DeadlineExceeded,
 }
 
-// matched names the sentinels that err matches.
+// matched returns the names of the sentinels that err matches.
 func matched(err error) string {
 	var names []string
 	for name, target := range sentinels {
@@ -50,8 +50,8 @@ func matched(err error) string {
 	return strings.Join(names, " ")
 }
 
-// subject is what an entry point is called on: a client that holds the lock "held" and
-// has just left the lock "left".
+// subject is what an entry point is called on: a client that holds the lock "held" and has just
+// released the lock "left".
 type subject struct {
 	*kit.Member
 	held *natslock.Lock
@@ -72,7 +72,7 @@ func (s subject) takeAll(l *natslock.LockSet, err error) error {
 	return err
 }
 
-// entryPoints are the calls that can fail. Those of one group fail alike.
+// entryPoints lists the calls that can fail. Calls in the same group fail alike.
 var entryPoints = []struct {
 	name, group string
 	call        func(ctx context.Context, s subject) error
@@ -136,9 +136,9 @@ var entryPoints = []struct {
 	}},
 }
 
-// TestErrorKinds is the table of what the error of each entry point matches, by the way
-// it fails, and of nothing else. A context that has ended matches with the domain's
-// error; one that has not does not match.
+// TestErrorKinds checks exactly which sentinels the error of each entry point matches for each kind
+// of failure. A context that has ended is matched in addition to the domain's error; one that has
+// not ended is not matched.
 func TestErrorKinds(t *testing.T) {
 	ending := func(d time.Duration) func(*testing.T) context.Context {
 		return func(t *testing.T) context.Context {
@@ -163,7 +163,7 @@ func TestErrorKinds(t *testing.T) {
 		name string
 		ctx  func(*testing.T) context.Context
 		fail func(*testing.T, *testutil.Server, *kit.Member)
-		want map[string]string // by group; those left out are not called
+		want map[string]string // by group; groups that are missing are not called
 	}{
 		{"ended context", ended, nothing, map[string]string{
 			"handoff": "canceled", "adopt": "Timeout canceled", "wait": "Timeout canceled", "once": "Timeout canceled", "extend": "canceled", "unlock": "nil", "ask": "canceled",
@@ -211,14 +211,15 @@ func TestErrorKinds(t *testing.T) {
 					}
 					m.Link.Heal()
 					kit.CloseNow(m.Client)
-					time.Sleep(time.Minute) // until the client's records have ended
+					time.Sleep(time.Minute) // until the client's records have expired
 				}
 			})
 		})
 	}
 }
 
-// The client refuses an impossible argument before it sends anything.
+// TestErrorKindsOfBadInput checks that the client refuses an impossible argument before it sends
+// anything.
 func TestErrorKindsOfBadInput(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)
@@ -253,7 +254,8 @@ func TestErrorKindsOfBadInput(t *testing.T) {
 	})
 }
 
-// A user who may read the bucket and write nothing, or may nothing at all.
+// TestErrorKindsOfPermission covers a user who may only read the bucket, and one who may do nothing
+// at all.
 func TestErrorKindsOfPermission(t *testing.T) {
 	s := testutil.RunServer(t, testutil.WithConfigText(`authorization { users: [
 		{ user: admin, password: p }
@@ -276,7 +278,8 @@ func TestErrorKindsOfPermission(t *testing.T) {
 	kit.Unlock(t, held)
 }
 
-// The text of an error is one line, even where the error has several.
+// TestErrorsAreOneLine checks that an error's text is a single line even if it wraps an error that
+// has several.
 func TestErrorsAreOneLine(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := kit.Join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: 1})), kit.Join(t, s)
@@ -320,7 +323,8 @@ func TestErrorsAreOneLine(t *testing.T) {
 	})
 }
 
-// A wait for a lock that the client holds itself says so. One that gave up before it began has no time.
+// TestTimeoutOfOwnLock checks that the error of a wait for a lock that the client itself holds says
+// so. A wait that gave up before it started reports no duration.
 func TestTimeoutOfOwnLock(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := kit.Join(t, s), kit.Join(t, s)
@@ -368,7 +372,8 @@ func TestInspectLockedError(t *testing.T) {
 	})
 }
 
-// A refusal counts the goroutines that wait, of the holder's client too, as their records say.
+// TestLockedErrorCountsGoroutines checks that a refusal counts the waiting goroutines that the
+// records show, including those of the holder's own client.
 func TestLockedErrorCountsGoroutines(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := kit.Join(t, s), kit.Join(t, s)
@@ -377,7 +382,7 @@ func TestLockedErrorCountsGoroutines(t *testing.T) {
 			a.Begin(t, "l", natslock.TTL(6*time.Second))
 			b.Begin(t, "l")
 		}
-		time.Sleep(8 * time.Second) // all of the records were renewed
+		time.Sleep(8 * time.Second) // every record has been renewed
 		_, err := kit.Join(t, s).TryLock(t.Context(), "l")
 		locked, ok := errors.AsType[*natslock.LockedError](err)
 		require.True(t, ok, "%v", err)
@@ -386,7 +391,8 @@ func TestLockedErrorCountsGoroutines(t *testing.T) {
 	})
 }
 
-// A fake of a Locker makes a LockedError by hand, with as many fields as it needs.
+// TestLockedErrorByHand checks that a fake Locker can build a LockedError with only the fields that
+// it needs.
 func TestLockedErrorByHand(t *testing.T) {
 	for _, err := range []*natslock.LockedError{{}, {Name: "x", Own: true}, {Name: "x", Own: true, Queued: 1}, {Name: "x", Queued: 1}} {
 		require.NotEmpty(t, err.Error())
@@ -394,14 +400,15 @@ func TestLockedErrorByHand(t *testing.T) {
 	}
 }
 
-// TryLock does not take a free lock while a waiter is in its queue.
+// TestInspectLockedErrorQueued checks that TryLock does not take a free lock while someone is
+// queued for it.
 func TestInspectLockedErrorQueued(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b, c := kit.Join(t, s), kit.Join(t, s), kit.Join(t, s)
 		l := kit.Must(t, a.Lock, "l")
 		b.Await(t, "l")
 		time.Sleep(3 * time.Second)
-		b.Link.Blackhole(true) // a waiter that gets no notification of the release
+		b.Link.Blackhole(true) // this waiter is not notified of the release
 		kit.Unlock(t, l)
 		_, err := c.TryLock(t.Context(), "l")
 		var locked *natslock.LockedError
@@ -412,8 +419,8 @@ func TestInspectLockedErrorQueued(t *testing.T) {
 	})
 }
 
-// Owners and reasons of other clients are quoted in each error and each line of a log: they
-// neither begin a line of their own nor control a terminal.
+// TestForeignText checks that other clients' owners and reasons are quoted in every error and log
+// line, so that they can neither start a line of their own nor control a terminal.
 func TestForeignText(t *testing.T) {
 	const evil = "ada\n2026-01-01 all is well \x1b[2J\u009b\xff\u202e"
 	quoted := strconv.Quote(evil)
@@ -474,7 +481,8 @@ func TestForeignText(t *testing.T) {
 	})
 }
 
-// An error of the function itself may match ErrLocked, too. It names the lock.
+// TestTryDoFunctionReturnsLocked checks that the function's own error may match ErrLocked as well,
+// and that it then names the lock that the function was refused.
 func TestTryDoFunctionReturnsLocked(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)

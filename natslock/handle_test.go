@@ -16,12 +16,13 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// A handle that is dropped without Unlock is warned of and not renewed any more.
+// TestHandleDropped checks that a handle dropped without Unlock is logged as a warning and no
+// longer renewed.
 func TestHandleDropped(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t)
 	var log kit.Log
-	other := kit.Join(t, s) // it makes the bucket, which is warned of
+	other := kit.Join(t, s) // creates the bucket, which logs a warning
 	c := kit.Join(t, s, log.Option())
 	kept := kit.Must(t, c.Lock, "kept", natslock.TTL(3*time.Second))
 	token := func() uint64 {
@@ -37,7 +38,7 @@ func TestHandleDropped(t *testing.T) {
 	})
 	require.Contains(t, log.String(), "dropped without Unlock")
 	require.Contains(t, log.String(), "lock=dropped")
-	next := kit.Must(t, other.Lock, "dropped") // it is not renewed any more
+	next := kit.Must(t, other.Lock, "dropped") // the dropped lock is no longer renewed
 	require.Greater(t, next.Token(), token)
 	kit.WantHeld(t, kept)
 	require.NotContains(t, log.String(), "lock=kept")
@@ -45,7 +46,8 @@ func TestHandleDropped(t *testing.T) {
 	kit.Unlock(t, next)
 }
 
-// One that was unlocked, or is in use by Do, is not.
+// TestHandleInUse checks that there is no warning about a handle that was unlocked or is in use by
+// Do.
 func TestHandleInUse(t *testing.T) {
 	s := testutil.RunServer(t)
 	var log kit.Log
@@ -73,11 +75,12 @@ func mustUnlockAndDrop(t *testing.T, c *natslock.Client) {
 	kit.Unlock(t, l)
 }
 
-// A copy of a handle keeps the lease, even when nobody has the handle itself any more.
+// TestHandleCopied checks that a copy of a handle keeps the lease alive even if nobody refers to
+// the original any more.
 func TestHandleCopied(t *testing.T) {
 	var log kit.Log
 	c, _ := kit.JoinInMemory(t, kvstore.NewMemory(kvstore.DefaultBucket), log.Option())
-	lock := func(name string) *natslock.Lock { // not mustLock, which keeps the handle
+	lock := func(name string) *natslock.Lock { // kit.Must would keep the handle alive
 		l, err := c.Lock(t.Context(), name)
 		require.NoError(t, err)
 		return l
@@ -93,7 +96,8 @@ func TestHandleCopied(t *testing.T) {
 	require.NoError(t, kept.Unlock(t.Context()))
 }
 
-// A lock whose handle was dropped ends by its TTL, and its cause blames nobody else.
+// TestDroppedCause checks that a lock whose handle was dropped ends with its TTL, and that its
+// cause blames nobody else.
 func TestDroppedCause(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)

@@ -23,7 +23,7 @@ import (
 
 const handTTL = 6 * time.Second
 
-// lastRenewal and adopts report what a write is for.
+// lastRenewal and adopts report the purpose of a write.
 func lastRenewal(w kvstore.Write) bool {
 	body, err := record.Decode(w.Value)
 	return err == nil && !w.Delete && body.Status == record.StatusHeld && body.Renewal > 0 && body.Fixed
@@ -34,8 +34,8 @@ func adopts(w kvstore.Write) bool {
 	return err == nil && !w.Delete && body.Status == record.StatusHeld && body.Attempt > 0 && body.Token != 0
 }
 
-// A lock goes to another client with its token. Those that wait go on waiting, goroutines of
-// the owner's client among them. Nobody adopts it twice.
+// TestHandoff checks that a lock moves to another client together with its token, that waiters keep
+// waiting, including goroutines of the owner's client, and that nobody can adopt the lock twice.
 func TestHandoff(t *testing.T) {
 	for name, held := range map[string]func(c *natslock.Client) kit.Taking{"lock": kit.Mutex, "try": kit.TryMutex, "writer": kit.Writer} {
 		t.Run(name, func(t *testing.T) {
@@ -111,7 +111,7 @@ func TestHandoff(t *testing.T) {
 	}
 }
 
-// handFates are those of one write on either side. The caller succeeds all the same.
+// handFates are the faults that hit one write of either side. The caller succeeds nevertheless.
 var handFates = map[string]faults.Fate{
 	"lost": faults.LoseAnswer, "dropped": faults.Drop, "late": faults.Delay(1500 * time.Millisecond),
 	"late answer": faults.DelayAnswer(1500 * time.Millisecond), "in flight": faults.Refuse(kvstore.ErrInFlight),
@@ -126,7 +126,7 @@ func TestHandoffAnswers(t *testing.T) {
 					adopter, g := kit.JoinFaulty(t, s)
 					l := kit.Must(t, owner.Lock, "l", natslock.TTL(handTTL))
 					var n atomic.Int32
-					var early atomic.Bool // the context goes on at the hand-over
+					var early atomic.Bool // the handover was sent before the context had ended
 					for _, f := range []*faults.Store{f, g} {
 						f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 							if lastRenewal(w) && l.Context().Err() == nil {
@@ -153,8 +153,8 @@ func TestHandoffAnswers(t *testing.T) {
 	}
 }
 
-// A renewal that is on its way at the Handoff neither takes the lock back nor keeps it from
-// being handed over.
+// TestHandoffAgainstRenewal checks that a renewal in flight during Handoff neither takes the lock
+// back nor prevents the handover.
 func TestHandoffAgainstRenewal(t *testing.T) {
 	for name, fate := range map[string]faults.Fate{
 		"before": faults.LoseAnswer, "after": faults.Delay(200 * time.Millisecond), "never": faults.Drop,
@@ -182,7 +182,8 @@ func TestHandoffAgainstRenewal(t *testing.T) {
 	}
 }
 
-// Of many that adopt at the same time one does. It is never inside together with the owner.
+// TestHandoffRace checks that only one of many concurrent adopters succeeds, and is never inside
+// together with the owner.
 func TestHandoffRace(t *testing.T) {
 	s := testutil.RunServer(t)
 	members := kit.Crowd(t, s, 6)
@@ -219,7 +220,7 @@ func TestHandoffRace(t *testing.T) {
 	kit.Unlock(t, l)
 }
 
-// Only the record that was handed over is adopted.
+// TestAdoptRefused checks that only the record that was handed over can be adopted.
 func TestAdoptRefused(t *testing.T) {
 	for name, tc := range map[string]struct {
 		want  string
@@ -292,7 +293,8 @@ func TestAdoptRefused(t *testing.T) {
 	}
 }
 
-// Two adopters have read the same record. The write of the first one is stored later, and refused: its record never counts.
+// TestAdoptTwoAtOnce lets two adopters read the same record. The first one's write arrives later
+// and is refused, so its record never takes effect.
 func TestAdoptTwoAtOnce(t *testing.T) {
 	for name, fate := range map[string]faults.Fate{
 		"late": faults.Delay(500 * time.Millisecond), "no answer": faults.Delay(1500 * time.Millisecond),
@@ -331,7 +333,8 @@ func TestAdoptTwoAtOnce(t *testing.T) {
 	}
 }
 
-// Answers to the renewals of the giver that come after the adoption change nothing: it writes nothing more.
+// TestHandoffLateAnswers checks that replies to the giver's renewals that arrive after the adoption
+// change nothing, and that the giver writes nothing more.
 func TestHandoffLateAnswers(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		giver, f := kit.JoinFaulty(t, s)
@@ -342,7 +345,7 @@ func TestHandoffLateAnswers(t *testing.T) {
 			if n++; n == 1 {
 				close(sent)
 			}
-			if n <= 2 { // a renewal, and the last one
+			if n <= 2 { // a renewal and the final one
 				return faults.DelayAnswer(3 * time.Second)
 			}
 			return faults.Pass
@@ -363,8 +366,8 @@ func TestHandoffLateAnswers(t *testing.T) {
 	})
 }
 
-// A last renewal that is confirmed after the end of the validity hands nothing over. Behind an overdue gate a reader may
-// be inside by then.
+// TestHandoffTooLate checks that a last renewal that is confirmed after the validity has ended
+// hands nothing over, because a reader behind an overdue gate may be inside by then.
 func TestHandoffTooLate(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		giver, f := kit.JoinFaulty(t, s)
@@ -390,8 +393,9 @@ func TestHandoffTooLate(t *testing.T) {
 	})
 }
 
-// An adoption that is stored after the end of the record that it replaces does not count. Behind a gate a reader has
-// joined beside that record, and has not changed it.
+// TestAdoptTooLate checks that an adoption does not take effect if it is stored after the record
+// that it replaces has ended. Behind a gate, a reader may have joined next to that record without
+// changing it.
 func TestAdoptTooLate(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		l, err := rwlock.New(kit.Join(t, s).Client).Lock(t.Context(), "l", natslock.TTL(2*time.Second))
@@ -424,12 +428,12 @@ func TestAdoptTooLate(t *testing.T) {
 	})
 }
 
-// A record that is gone when the adopter's write arrives is not claimed: not even a lock
-// that is free.
+// TestAdoptNeverClaims checks that an adopter claims nothing if the record is gone when its write
+// arrives, not even a lock that is free.
 func TestAdoptNeverClaims(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		adopter, f := kit.JoinFaulty(t, s)
-		for _, dropped := range []int{0, 1} { // the tombstone is there, or has gone
+		for _, dropped := range []int{0, 1} { // the tombstone is still there, or has expired
 			h := kit.HandOff(t, kit.Must(t, kit.Join(t, s).Lock, "l", natslock.TTL(handTTL)))
 			n := 0
 			f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
@@ -450,8 +454,8 @@ func TestAdoptNeverClaims(t *testing.T) {
 	})
 }
 
-// An adopter that gets no answer leaves the lock to the next one. If its write is stored
-// later, it deletes its own record.
+// TestAdoptGivenUp checks that an adopter that gets no reply leaves the lock to the next one, and
+// deletes its own record if the write is stored later after all.
 func TestAdoptGivenUp(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		h := kit.HandOff(t, kit.Must(t, kit.Join(t, s).Lock, "l"))
@@ -464,7 +468,7 @@ func TestAdoptGivenUp(t *testing.T) {
 		})
 		_, err := adopter.Adopt(t.Context(), h)
 		require.Equal(t, "Unavailable", matched(err), err)
-		time.Sleep(time.Second) // what it does in the background
+		time.Sleep(time.Second) // until the adopter's background work is done
 		next, err := kit.Join(t, s).Adopt(t.Context(), h)
 		require.NoError(t, err, "the first one has not taken it away")
 		kit.Unlock(t, next)
@@ -484,8 +488,8 @@ func TestAdoptGivenUp(t *testing.T) {
 	})
 }
 
-// A Handoff that is not confirmed makes no handle, and leaves the record to its TTL, whether the server has stored its last
-// renewal or not.
+// TestHandoffUnconfirmed checks that an unconfirmed Handoff returns no handle and leaves the record
+// to its TTL, whether or not the server has stored the last renewal.
 func TestHandoffUnconfirmed(t *testing.T) {
 	for name, c := range map[string]struct {
 		ends bool
@@ -523,9 +527,9 @@ func TestHandoffUnconfirmed(t *testing.T) {
 	}
 }
 
-// A Handoff whose record is gone before its confirmation is not one, although the server
-// may have stored that record. Nor is the Handoff of a lock that an operator has broken, whose record stays until its
-// TTL has passed.
+// TestHandoffGone checks that Handoff fails if the record is gone before the confirmation arrives,
+// although the server may have stored it. Handoff also fails for a lock that an operator has
+// broken, whose record stays until its TTL has passed.
 func TestHandoffGone(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		owner, f := kit.JoinFaulty(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
@@ -554,7 +558,7 @@ func TestHandoffGone(t *testing.T) {
 	})
 }
 
-// The owner crashes after the Handoff: the lock waits for an adopter for its TTL.
+// TestHandoffOfTheDead crashes the owner after Handoff. The lock waits for an adopter for one TTL.
 func TestHandoffOfTheDead(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		for _, adopted := range []bool{true, false} {
@@ -569,7 +573,7 @@ func TestHandoffOfTheDead(t *testing.T) {
 				l, err := adopter.Adopt(t.Context(), h)
 				require.NoError(t, err)
 				handed = time.Now()
-				adopter.Link.Blackhole(true) // dies in turn
+				adopter.Link.Blackhole(true) // the adopter dies as well
 				require.NotZero(t, l.Token())
 			}
 			kit.Unlock(t, w.Granted(t))
@@ -627,7 +631,8 @@ func TestHandoffRefused(t *testing.T) {
 	})
 }
 
-// A lock that lasts longer than any lease that is renewed is adopted as it was: the handle's TTL says it.
+// TestAdoptBeyondADay checks that a lock with a longer lease than any renewed one can have is
+// adopted unchanged, with the TTL from the handle.
 func TestAdoptBeyondADay(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)
@@ -643,8 +648,8 @@ func TestAdoptBeyondADay(t *testing.T) {
 	})
 }
 
-// TestAdoptBehindAMirror: a single server does not inform a client of a mirror. One that
-// lags answers that there is no record.
+// TestAdoptBehindAMirror covers a client of a mirror, which a single server does not know about. A
+// mirror that lags replies that there is no record.
 func TestAdoptBehindAMirror(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)
@@ -657,7 +662,8 @@ func TestAdoptBehindAMirror(t *testing.T) {
 	})
 }
 
-// The text of a handle has no name that would not come back, and no other text is one.
+// TestHandleText checks that a handle's text decodes to the same handle whatever the name, and that
+// any other text is refused.
 func TestHandleText(t *testing.T) {
 	var h natslock.Handle
 	require.NoError(t, h.UnmarshalText([]byte("natslock-handle-1:rw:a:X:1:60")))
@@ -678,7 +684,8 @@ func TestHandleText(t *testing.T) {
 	require.True(t, errors.Is(err, natslock.ErrInvalid))
 }
 
-// The watch reports an adoption as a release and a grant, and the end of a lock that nobody has adopted as a release.
+// TestHandoffWatched checks that the watch reports an adoption as a release followed by a grant,
+// and the end of a lock that nobody adopted as a release.
 func TestHandoffWatched(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)

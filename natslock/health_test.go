@@ -14,8 +14,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// A client that holds nothing any more has learnt from its release that nothing is
-// stored.
+// TestHealthyAfterUnansweredRelease checks that an unanswered release makes a client unhealthy even
+// though the client no longer holds anything.
 func TestHealthyAfterUnansweredRelease(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)
@@ -33,8 +33,8 @@ func TestHealthyAfterUnansweredRelease(t *testing.T) {
 	})
 }
 
-// A renewal without an answer is late from the moment on at which it was due, whatever else is
-// held, until the next one is confirmed.
+// TestRenewalLag checks that an unanswered renewal counts as late from the moment it was due until
+// the next one is confirmed, whatever else the client holds.
 func TestRenewalLag(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)
@@ -44,7 +44,7 @@ func TestRenewalLag(t *testing.T) {
 		l := kit.Must(t, c.Lock, "l")
 		time.Sleep(time.Minute)
 		require.Zero(t, c.Stats().RenewalLag.Round(100*time.Millisecond))
-		due := time.Now().Add(l.Remaining() - 9*time.Second) // 14 s after the last write, its validity ends
+		due := time.Now().Add(l.Remaining() - 9*time.Second) // 14 s after the last write, when its validity ends
 		c.Link.Blackhole(true)
 		time.Sleep(8 * time.Second)
 		require.InDelta(t, time.Since(due), c.Stats().RenewalLag, float64(200*time.Millisecond))
@@ -59,7 +59,8 @@ func TestRenewalLag(t *testing.T) {
 	})
 }
 
-// A closed client says so, even where its connection was closed before.
+// TestHealthyClosed checks that a closed client reports that it is closed, even if its connection
+// was closed first.
 func TestHealthyClosed(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		nc := s.Connect()
@@ -72,7 +73,8 @@ func TestHealthyClosed(t *testing.T) {
 	})
 }
 
-// An unhealthy client names a lock, and counts the others.
+// TestHealthyNamesLate checks that the error of an unhealthy client names one lock and counts the
+// others.
 func TestHealthyNamesLate(t *testing.T) {
 	for locks, text := range map[int]string{1: `the renewal of lock "l0" is overdue`, 2: `the renewal of lock "l0" is overdue, as are those of 1 more`} {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -127,7 +129,7 @@ func TestInspectHealthy(t *testing.T) {
 		c.Link.Heal()
 		time.Sleep(time.Second)
 		require.NoError(t, c.Healthy())
-		c.Link.Blackhole(true) // nats.go still takes it for connected
+		c.Link.Blackhole(true) // nats.go still believes it is connected
 		time.Sleep(time.Second)
 		require.NoError(t, c.Healthy())
 		time.Sleep(12 * time.Second)

@@ -56,7 +56,7 @@ func TestLeaseHolderCutOff(t *testing.T) {
 				require.GreaterOrEqual(t, w.At.Sub(until), 500*time.Millisecond, "the margin")
 				require.Greater(t, next.Token(), l.Token())
 
-				// The renewals that were held back arrive now, and change nothing.
+				// The delayed renewals arrive now and change nothing.
 				holder.Link.Heal()
 				time.Sleep(5 * time.Second)
 				kit.WantHeld(t, next)
@@ -87,8 +87,7 @@ func TestLeaseShortCut(t *testing.T) {
 		kit.Unlock(t, l)
 		kit.Unlock(t, w.Granted(t))
 
-		// Renewals that were on their way may be lost: the client renews all locks after a
-		// reconnect.
+		// Renewals in flight may be lost, so the client renews all locks after a reconnect.
 		l = kit.Must(t, holder.Lock, "long", natslock.TTL(time.Hour))
 		time.Sleep(10 * time.Second)
 		renewed := holder.Stats().Renewed
@@ -107,7 +106,7 @@ func TestLeaseRenewals(t *testing.T) {
 		p := kit.NewTap(t, s.Connect(), ">")
 		l := kit.Must(t, c.Lock, "l", natslock.TTL(9*time.Second))
 		require.Len(t, p.Take(t, c.NC), 1)
-		time.Sleep(1500 * time.Millisecond) // to count between two renewals, not at one
+		time.Sleep(1500 * time.Millisecond) // so that the count starts between two renewals
 		for range 9 {
 			time.Sleep(10 * 3 * time.Second)
 			n := len(p.Take(t, c.NC))
@@ -119,7 +118,7 @@ func TestLeaseRenewals(t *testing.T) {
 		kit.Unlock(t, l)
 		require.Equal(t, token, l.Token(), "renewals do not change the token")
 
-		before := c.NC // the server may acknowledge a write before it has passed it on
+		before := c.NC // the server may acknowledge a write before forwarding it
 		c = kit.Join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
 		l = kit.Must(t, c.Lock, "l", natslock.TTL(18*time.Second))
 		p.Take(t, before, c.NC)
@@ -133,8 +132,8 @@ func TestLeaseRenewals(t *testing.T) {
 	})
 }
 
-// A holder begins to watch its record after a while; that takes a renewal to be
-// sure of it.
+// TestLeaseWatchAfter checks that a holder starts watching its record after a while, which takes a
+// renewal to confirm.
 func TestLeaseWatchAfter(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		subs := func(m *kit.Member) int { return m.NC.NumSubscriptions() }
@@ -202,7 +201,7 @@ func TestLeaseSafetyMargin(t *testing.T) {
 	})
 }
 
-// margin is what a fixed lease outlives its validity at least.
+// margin is the least time by which a fixed lease outlives its validity.
 func margin(d time.Duration) time.Duration { return d / 900 }
 
 func TestLeaseDay(t *testing.T) {
@@ -223,8 +222,8 @@ func TestLeaseDay(t *testing.T) {
 	})
 }
 
-// The clock ends a lock: a caller that comes before the renewer sees the end too, and
-// Unlock says so.
+// TestLeaseUnlockAfterTheEnd checks that the clock alone ends a lock: a caller that is ahead of the
+// renewer sees the end as well, and Unlock reports it.
 func TestLeaseUnlockAfterTheEnd(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := kit.Join(t, s), kit.Join(t, s)
@@ -238,7 +237,7 @@ func TestLeaseUnlockAfterTheEnd(t *testing.T) {
 		next, err := other.TryLock(t.Context(), "l")
 		require.NoError(t, err)
 
-		// An Unlock that comes when another client holds the lock does no harm.
+		// An Unlock while another client already holds the lock does no harm.
 		l2 := kit.Must(t, c.Lock, "m", natslock.NoRenew(), natslock.TTL(5*time.Second))
 		time.Sleep(6 * time.Second)
 		m := kit.Must(t, other.Lock, "m")
@@ -251,8 +250,8 @@ func TestLeaseUnlockAfterTheEnd(t *testing.T) {
 	})
 }
 
-// A server that does not answer does not hold up Unlock for longer than the
-// release timeout.
+// TestLeaseReleaseTimeout checks that a server that does not reply delays Unlock by no more than
+// the release timeout.
 func TestLeaseReleaseTimeout(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := kit.Join(t, s, natslock.WithTuning(natslock.Tuning{ReleaseTimeout: 2 * time.Second})), kit.Join(t, s)
@@ -267,7 +266,7 @@ func TestLeaseReleaseTimeout(t *testing.T) {
 		require.ErrorIs(t, l.Err(), natslock.ErrReleased)
 		require.Equal(t, err, l.Unlock(t.Context()), "the first result")
 		require.Equal(t, 2*time.Second, time.Since(begun).Round(10*time.Millisecond))
-		// It goes on in the background.
+		// The release continues in the background.
 		c.Link.Blackhole(false)
 		kit.Must(t, other.Lock, "l")
 		require.Less(t, time.Since(begun), 5*time.Second, "long before the TTL")

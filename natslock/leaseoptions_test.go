@@ -32,7 +32,7 @@ func TestLeaseNoRenew(t *testing.T) {
 		require.Equal(t, 9*time.Second, time.Since(begun).Round(time.Millisecond))
 		kit.WantLost(t, l, natslock.ErrLost)
 
-		// Extended, to the same, a longer and a shorter TTL.
+		// Extend the lease to the same, a longer and a shorter TTL.
 		time.Sleep(2 * time.Second)
 		l = kit.Must(t, c.Lock, "l", natslock.NoRenew(), natslock.TTL(10*time.Second))
 		p.Take(t, c.NC)
@@ -63,7 +63,7 @@ func TestLeaseExtend(t *testing.T) {
 		p := kit.NewTap(t, s.Connect(), ">")
 		l := kit.Must(t, c.Lock, "l", natslock.TTL(10*time.Second))
 
-		// A lease that is renewed goes on with the new TTL.
+		// A renewed lease continues with the new TTL.
 		require.NoError(t, l.Extend(t.Context(), time.Minute))
 		require.Equal(t, "60s", r.Get("lock.l").Header.Get("Nats-TTL"))
 		p.Take(t, c.NC)
@@ -82,7 +82,7 @@ func TestLeaseExtend(t *testing.T) {
 		require.Empty(t, p.Take(t, c.NC))
 		kit.WantHeld(t, l)
 
-		// An Extend that is not answered: the lock is as valid as before.
+		// If an Extend gets no reply, the lock is as valid as before.
 		require.NoError(t, l.Extend(t.Context(), 10*time.Second))
 		until := kit.ValidUntil(l)
 		c.Link.Blackhole(true)
@@ -93,12 +93,13 @@ func TestLeaseExtend(t *testing.T) {
 		require.NotErrorIs(t, err, natslock.ErrLost)
 		kit.WantHeld(t, l)
 		require.Equal(t, until.UnixMilli(), kit.ValidUntil(l).UnixMilli())
-		// Or shorter, if that was asked for: the server may have taken it.
+		// It is valid for less time if a shorter TTL was requested, because the server may have applied
+		// it.
 		ctx, cancel = context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		require.ErrorIs(t, l.Extend(ctx, 2*time.Second), context.DeadlineExceeded)
 		require.LessOrEqual(t, l.Remaining(), 2*time.Second)
-		// One that waits when the lock is lost returns why.
+		// An Extend that is waiting when the lock is lost returns the reason.
 		err = l.Extend(t.Context(), 0)
 		require.ErrorIs(t, err, natslock.ErrLost)
 		require.ErrorIs(t, l.Extend(t.Context(), 0), natslock.ErrLost)
@@ -112,8 +113,8 @@ func TestLeaseExtend(t *testing.T) {
 	})
 }
 
-// An Extend at the very moment of a renewal: the two expect the same revision, so
-// one is refused, and is tried again at once.
+// TestLeaseExtendMeetsRenewal calls Extend at the very moment of a renewal. Both expect the same
+// revision, so one of them is refused and immediately retried.
 func TestLeaseExtendMeetsRenewal(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := kit.Faulty(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
@@ -153,7 +154,7 @@ func TestLeaseUntil(t *testing.T) {
 			require.ErrorIs(t, l.Extend(t.Context(), 0), natslock.ErrInvalid)
 			require.ErrorIs(t, l.Extend(t.Context(), time.Hour), natslock.ErrInvalid)
 			require.Len(t, p.Take(t, c.NC), 1)
-			if d > time.Hour { // a waiter would renew its place all the while
+			if d > time.Hour { // a waiter would keep renewing its place
 				kit.Unlock(t, l)
 				p.Take(t, c.NC)
 				continue
@@ -174,12 +175,12 @@ func TestLeaseUntil(t *testing.T) {
 			p.Take(t, c.NC, other.NC)
 		}
 
-		// Unlock ends it before.
+		// Unlock ends the lock early.
 		l := kit.Must(t, c.Lock, "early", natslock.Until(time.Now().Add(time.Hour)))
 		kit.Unlock(t, l)
 		kit.Unlock(t, kit.Must(t, other.Lock, "early"))
 
-		// The lease that is left shrinks while the client waits.
+		// The remaining lease shrinks while the client waits.
 		l = kit.Must(t, c.Lock, "busy")
 		asked := time.Now()
 		w := other.Await(t, "busy", natslock.Until(time.Now().Add(10*time.Second)))
@@ -194,8 +195,8 @@ func TestLeaseUntil(t *testing.T) {
 	})
 }
 
-// A lock that is held to its planned end is neither lost nor counted so. Do returns
-// nil for work that was done by then.
+// TestLeaseUntilEnds checks that a lock held to its planned end is not reported or counted as lost.
+// Do returns nil for work that was done by then.
 func TestLeaseUntilEnds(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)
@@ -214,11 +215,11 @@ func TestLeaseUntilEnds(t *testing.T) {
 		require.Equal(t, natslock.Stats{Granted: 2, Released: 1, Ended: 1}, c.Stats())
 		require.Zero(t, c.Events.Count(admin.EventExpired, "l"))
 
-		// An end before that is a loss, or a break.
+		// An earlier end is a loss or a break.
 		l := kit.Must(t, c.Lock, "l", until())
 		kit.NewRaw(t, s.Connect()).Remove("lock.l")
 		require.NoError(t, l.Err())
-		time.Sleep(5 * time.Second) // it watches its record by now
+		time.Sleep(5 * time.Second) // it is watching its record by now
 		synctest.Wait()
 		kit.WantLost(t, l, natslock.ErrLost)
 		l = kit.Must(t, c.Lock, "m", until())
@@ -262,7 +263,7 @@ func TestLeaseEarlyWarning(t *testing.T) {
 		}))
 		time.Sleep(time.Minute)
 		require.Empty(t, warnings, "renewals come in time")
-		for range 3 { // armed again by each confirmation
+		for range 3 { // each confirmation rearms the warning
 			c.Link.Blackhole(true)
 			w := kit.Receive(t, warnings, "a warning")
 			require.Same(t, l, w.lock)
@@ -288,7 +289,8 @@ func TestLeaseEarlyWarning(t *testing.T) {
 	})
 }
 
-// A warning has its own way: no observer and no warning of another lock comes before it.
+// TestLeaseEarlyWarningIsDue checks that a warning is not delayed by observers or by warnings of
+// other locks.
 func TestLeaseEarlyWarningIsDue(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl, before = 10 * time.Second, 4 * time.Second
@@ -313,8 +315,8 @@ func TestLeaseEarlyWarningIsDue(t *testing.T) {
 	})
 }
 
-// A holder that has unlocked is not warned: neither of an end that it does not wait for, nor
-// of one that was due when it left.
+// TestLeaseEarlyWarningAfterUnlock checks that a holder that has unlocked gets no more warnings,
+// neither of an end that no longer concerns it nor one that was already due when it left.
 func TestLeaseEarlyWarningAfterUnlock(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		blocked := make(chan struct{})
@@ -335,7 +337,8 @@ func TestLeaseEarlyWarningAfterUnlock(t *testing.T) {
 	})
 }
 
-// A warning that takes its time delays neither the renewer nor other locks.
+// TestLeaseEarlyWarningBlocks checks that a slow warning delays neither the renewer nor other
+// locks.
 func TestLeaseEarlyWarningBlocks(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)

@@ -21,8 +21,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// A LockAll that loses a lock while it waits for another one fails at once. It keeps
-// nothing, and its error names both.
+// TestLockAllLosesWhileWaiting checks that a LockAll that loses one lock while waiting for another
+// fails immediately, keeps nothing, and returns an error that names both.
 func TestLockAllLosesWhileWaiting(t *testing.T) {
 	for what, lose := range map[string]func(t *testing.T, r *kit.Raw, by *natslock.Client, l lockadmin.Holder) error{
 		"broken": func(t *testing.T, _ *kit.Raw, by *natslock.Client, h lockadmin.Holder) error {
@@ -58,7 +58,8 @@ func TestLockAllLosesWhileWaiting(t *testing.T) {
 	}
 }
 
-// A lease that is not renewed can end while LockAll waits for another lock.
+// TestLockAllNoRenew checks that a lease without renewal can end while LockAll waits for another
+// lock.
 func TestLockAllNoRenew(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder, c := kit.Join(t, s), kit.Join(t, s)
@@ -77,8 +78,8 @@ func TestLockAllNoRenew(t *testing.T) {
 	})
 }
 
-// The one context ends with the first loss. The others are held until Unlock, whose error
-// names the lost one.
+// TestLockAllContext checks that the set's single context ends with the first loss. The other locks
+// are held until Unlock, whose error names the lost one.
 func TestLockAllContext(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		admin, c := kit.Join(t, s), kit.Join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: 1}))
@@ -108,8 +109,8 @@ func TestLockAllContext(t *testing.T) {
 	})
 }
 
-// The context is a child of the acquire's, unless the locks are detached. Its end leaves
-// the locks held.
+// TestLockAllParent checks that the context is a child of the one passed to LockAll unless the
+// locks are detached, and that its end leaves the locks held.
 func TestLockAllParent(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)
@@ -142,7 +143,8 @@ func TestLockAllParent(t *testing.T) {
 	})
 }
 
-// Unlock ends the context before the first release is sent.
+// TestLockAllContextEndsFirst checks that Unlock ends the context before it sends the first
+// release.
 func TestLockAllContextEndsFirst(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := kit.JoinFaulty(t, s)
@@ -157,8 +159,8 @@ func TestLockAllContextEndsFirst(t *testing.T) {
 	})
 }
 
-// MaxWait and ctx bound the whole call, also after some locks were granted. Then these are
-// released.
+// TestLockAllGivesUp checks that MaxWait and ctx limit the whole call, even after some locks were
+// granted. Those locks are then released.
 func TestLockAllGivesUp(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder, c := kit.Join(t, s, natslock.WithOwner("alice")), kit.Join(t, s)
@@ -199,7 +201,8 @@ func TestLockAllGivesUp(t *testing.T) {
 	})
 }
 
-// A LockAll outlives an outage, and one that gives up in it does so in time.
+// TestLockAllOutage checks that a LockAll survives an outage, and that one that gives up during the
+// outage does so on time.
 func TestLockAllOutage(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)
@@ -218,8 +221,8 @@ func TestLockAllOutage(t *testing.T) {
 	})
 }
 
-// Close ends a LockAll that waits, which releases what it has. It waits for the holder of
-// locks.
+// TestLockAllClose checks that Close ends a waiting LockAll, which releases the locks it already
+// has, and that Close waits for locks that are still held.
 func TestLockAllClose(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder, c := kit.Join(t, s), kit.Join(t, s)
@@ -246,7 +249,7 @@ func TestLockAllClose(t *testing.T) {
 	})
 }
 
-// Locks that are dropped without Unlock are renewed no more.
+// TestLockAllDropped checks that locks dropped without Unlock are no longer renewed.
 func TestLockAllDropped(t *testing.T) {
 	tier.Proof(t)
 	s := testutil.RunServer(t)

@@ -25,7 +25,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// gathering is a LockAll under way.
+// gathering is a LockAll in progress.
 type gathering = kit.Call[*natslock.LockSet]
 
 func gather(t testing.TB, m *kit.Member, names []string, opts ...natslock.LockOption) *gathering {
@@ -37,13 +37,13 @@ func mustUnlockAll(t testing.TB, l *natslock.LockSet) {
 	require.NoError(t, l.Unlock(context.Background()))
 }
 
-// slow has each answer to a write of the client take so long.
+// slow delays the reply to each of the client's writes by d.
 func slow(f *faults.Store, d time.Duration) {
 	f.OnSend(func(int, kvstore.Write) faults.Fate { return faults.DelayAnswer(d) })
 }
 
-// Locks that are free cost one message each, to take and to release, and one round trip
-// together. Taken one after the other they cost a round trip each.
+// TestLockAllMessages checks that free locks cost one message each to acquire and to release, but
+// only one round trip in total. Acquired one after the other they would cost a round trip each.
 func TestLockAllMessages(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const n, rtt = 20, 50 * time.Millisecond
@@ -86,7 +86,8 @@ func TestLockAllMessages(t *testing.T) {
 	})
 }
 
-// A TryLockAll that is refused one lock returns that and releases the others.
+// TestTryLockAllRefused checks that a TryLockAll that is refused one lock reports that lock and
+// releases the others.
 func TestTryLockAllRefused(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder, c := kit.Join(t, s, natslock.WithOwner("alice")), kit.Join(t, s)
@@ -112,8 +113,8 @@ func TestTryLockAllRefused(t *testing.T) {
 	})
 }
 
-// Two clients that name the same locks in crossing orders queue for the smaller one first,
-// and both get all of them.
+// TestLockAllCrossing checks that two clients that name the same locks in opposite orders both
+// queue for the smaller name first, and both get all of them.
 func TestLockAllCrossing(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder, c := kit.Join(t, s), kit.Crowd(t, s, 2)
@@ -150,8 +151,8 @@ func TestLockAllCrossing(t *testing.T) {
 	})
 }
 
-// While it waits for a name, a LockAll holds those before it and no later name. Then it
-// takes the later names.
+// TestLockAllKeepsSmaller checks that while a LockAll waits for a name it holds the names before it
+// and none after it, and then goes on to acquire the later ones.
 func TestLockAllKeepsSmaller(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder, other, c := kit.Join(t, s), kit.Join(t, s), kit.Join(t, s)
@@ -177,7 +178,8 @@ func TestLockAllKeepsSmaller(t *testing.T) {
 	})
 }
 
-// A name that comes twice is one lock, and names are in the order of their keys.
+// TestLockAllNames checks that a repeated name is one lock, and that names are sorted by their
+// keys.
 func TestLockAllNames(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)
@@ -194,7 +196,8 @@ func TestLockAllNames(t *testing.T) {
 	})
 }
 
-// Bad input is refused before anything is sent. The error names it.
+// TestLockAllInvalid checks that bad input is refused before anything is sent, with an error that
+// names it.
 func TestLockAllInvalid(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)
@@ -232,13 +235,14 @@ func TestLockAllInvalid(t *testing.T) {
 			}
 		}
 		require.Equal(t, out, c.NC.Stats().OutMsgs, "nothing is sent")
-		rw2, err := rwlock.New(c.Client).RLock(t.Context(), "fresh") // a refused call has not made it a mutex
+		rw2, err := rwlock.New(c.Client).RLock(t.Context(), "fresh") // the refused call has not made "fresh" a mutex
 		require.NoError(t, err)
 		require.NoError(t, rw2.Unlock(t.Context()))
 	})
 }
 
-// A zero Locks holds nothing, and a client made without New takes none.
+// TestLockAllZero checks that a zero LockSet holds nothing, and that a client that was not created
+// by New acquires nothing.
 func TestLockAllZero(t *testing.T) {
 	ctx := t.Context()
 	for _, l := range []*natslock.LockSet{nil, {}} {
@@ -257,7 +261,8 @@ func TestLockAllZero(t *testing.T) {
 	}
 }
 
-// Whatever becomes of a write, a LockAll gets its locks, and leaves nothing.
+// TestLockAllFaults checks that whatever happens to a write, a LockAll gets its locks and leaves
+// nothing behind.
 func TestLockAllFaults(t *testing.T) {
 	for name, fate := range map[string]faults.Fate{
 		"lost on the way":    faults.Drop,
@@ -301,8 +306,8 @@ func TestLockAllFaults(t *testing.T) {
 	}
 }
 
-// Goroutines of one client, and of two, that lock overlapping sets are inside one at a
-// time, also with locks that linger.
+// TestLockAllSiblings checks that goroutines of one client, and of two, that lock overlapping sets
+// are inside one at a time, even if the locks linger.
 func TestLockAllSiblings(t *testing.T) {
 	sets := [][]string{{"a", "b"}, {"b", "c"}, {"c", "a"}, {"c", "b", "a"}, {"b", "a"}, {"c"}}
 	for name, opts := range map[string][]natslock.LockOption{"plain": nil, "lingering": {natslock.Linger(time.Minute)}} {
@@ -347,7 +352,7 @@ func TestLockAllSiblings(t *testing.T) {
 	}
 }
 
-// A LockAll of locks that its client keeps idle costs no message.
+// TestLockAllLingers checks that a LockAll of locks that its client keeps idle sends no message.
 func TestLockAllLingers(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)
@@ -360,11 +365,12 @@ func TestLockAllLingers(t *testing.T) {
 			if i > 0 {
 				require.Equal(t, out, c.NC.Stats().OutMsgs)
 			}
-			time.Sleep(time.Millisecond) // the queues are listed
+			time.Sleep(time.Millisecond) // the queues have been listed
 		}
 		require.Equal(t, 3, c.Stats().Idle)
 
-		// While it waits for b it keeps c idle, which another client gets at once by its place.
+		// While it waits for b the client keeps c idle, and another client that queues for c gets it
+		// immediately.
 		other := kit.Join(t, s)
 		b := kit.Must(t, other.Lock, "b")
 		g := gather(t, c, names, natslock.Linger(time.Minute))
@@ -380,8 +386,8 @@ func TestLockAllLingers(t *testing.T) {
 	})
 }
 
-// A TryLockAll enters the locks that its client keeps idle, and is refused by those that another client
-// keeps. It takes none of them then.
+// TestTryLockAllLingers checks that TryLockAll takes locks that its own client keeps idle. If
+// another client keeps one of them idle, TryLockAll is refused and takes none.
 func TestTryLockAllLingers(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := kit.Join(t, s), kit.Join(t, s)
@@ -405,7 +411,8 @@ func TestTryLockAllLingers(t *testing.T) {
 	})
 }
 
-// Two clients that take the same locks in crossing orders, and keep them idle, take turns.
+// TestLockAllCrossingLingers checks that two clients that acquire the same lingering locks in
+// opposite orders take turns.
 func TestLockAllCrossingLingers(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const rounds = 50
@@ -432,7 +439,7 @@ func TestLockAllCrossingLingers(t *testing.T) {
 	})
 }
 
-// Do unlocks when its function returns or panics.
+// TestLockAllDo checks that Do unlocks whether its function returns or panics.
 func TestLockAllDo(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)

@@ -17,11 +17,11 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// A lock that is lost or broken is logged, with its name and the reason. One that was
-// unlocked, that has ended as planned or that a Close has ended is not.
+// TestLossIsLogged checks that a lost or broken lock is logged with its name and the reason, but
+// not a lock that was unlocked, ended as planned or was ended by Close.
 func TestLossIsLogged(t *testing.T) {
 	for _, c := range []struct {
-		name, says string // "": nothing
+		name, says string // says is empty if nothing is logged
 		opts       []natslock.LockOption
 		end        func(*testing.T, *testutil.Server, *kit.Member, *natslock.Lock)
 	}{
@@ -48,7 +48,7 @@ func TestLossIsLogged(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				kit.NewClient(t, s.Connect()) // it makes the bucket, which is warned of
+				kit.NewClient(t, s.Connect()) // creates the bucket, which logs a warning
 				var log kit.Log
 				m := kit.Join(t, s, log.Option())
 				opts := append([]natslock.LockOption{natslock.TTL(5 * time.Second)}, c.opts...)
@@ -74,7 +74,8 @@ func TestLossIsLogged(t *testing.T) {
 	}
 }
 
-// A handler that blocks delays the renewals and the end of no lock.
+// TestLoggerBlocks checks that a log handler that blocks delays neither renewals nor the end of a
+// lock.
 func TestLoggerBlocks(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		kit.NewClient(t, s.Connect())
@@ -98,7 +99,7 @@ func TestLoggerBlocks(t *testing.T) {
 	})
 }
 
-// stuck takes no log before it is released.
+// stuck blocks every write until it is closed.
 type stuck chan struct{}
 
 func (s stuck) Write(p []byte) (int, error) {
@@ -106,7 +107,8 @@ func (s stuck) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Without WithLogger the warnings go to slog.Default. A handler that discards ends that.
+// TestDefaultLogger checks that warnings go to slog.Default without WithLogger, and that a
+// discarding handler silences them.
 func TestDefaultLogger(t *testing.T) {
 	var log kit.Log
 	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
@@ -131,8 +133,8 @@ func TestDefaultLogger(t *testing.T) {
 	})
 }
 
-// A goroutine that takes a lock twice waits for itself. The log says once that the client waits for its own lock, when that has
-// lasted for a TTL, and nothing of a wait for the lock of another client.
+// TestOwnLockIsLogged checks that a goroutine that acquires the same lock twice, and so waits for
+// itself, is logged once after a full TTL, while a wait for another client's lock is not logged.
 func TestOwnLockIsLogged(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		var log kit.Log

@@ -22,8 +22,9 @@ import (
 
 const minHold = 5 * time.Second
 
-// Replicas start a job of 10 ms at the same time, by clocks that are a second apart. It
-// runs once, and again after the minimum hold. So it does on the goroutines of one client.
+// TestMinHoldOnce starts a 10 ms job in several replicas at the same time, on clocks that are a
+// second apart. It runs once, and again only after the minimum hold. The same goes for goroutines
+// of one client.
 func TestMinHoldOnce(t *testing.T) {
 	for name, shared := range map[string]bool{"replicas": false, "siblings": true} {
 		t.Run(name, func(t *testing.T) {
@@ -59,9 +60,9 @@ func TestMinHoldOnce(t *testing.T) {
 	}
 }
 
-// A client that waits behind a lock in cooldown gets it when the minimum hold is over, by
-// the server's clock, and no earlier. So does a goroutine of the holder's client, whether or
-// not it wants a minimum hold itself. Lost answers change nothing.
+// TestMinHoldWaits checks that a client waiting for a lock in cooldown gets it when the minimum
+// hold ends by the server's clock, and no earlier. The same goes for goroutines of the holder's
+// client, whether or not they want a minimum hold themselves. Lost replies change nothing.
 func TestMinHoldWaits(t *testing.T) {
 	answers := map[string]func(n int) faults.Fate{
 		"clean":     func(int) faults.Fate { return faults.Pass },
@@ -110,7 +111,7 @@ func TestMinHoldWaits(t *testing.T) {
 	}
 }
 
-// first is a fate of the first write, and Pass of the others.
+// first returns fate for the first write and Pass for all others.
 func first(n int, fate faults.Fate) faults.Fate {
 	if n == 1 {
 		return fate
@@ -118,8 +119,8 @@ func first(n int, fate faults.Fate) faults.Fate {
 	return faults.Pass
 }
 
-// A renewal that is on its way at the Unlock does not end the minimum hold. The server
-// stores it before the record of the lock in cooldown, after it, or never.
+// TestMinHoldAgainstRenewal checks that a renewal in flight during Unlock does not end the minimum
+// hold, whether the server stores it before the cooldown record, after it, or never.
 func TestMinHoldAgainstRenewal(t *testing.T) {
 	for name, fate := range map[string]faults.Fate{
 		"before": faults.LoseAnswer, "after": faults.Delay(200 * time.Millisecond), "never": faults.Drop,
@@ -154,7 +155,8 @@ func TestMinHoldAgainstRenewal(t *testing.T) {
 	}
 }
 
-// An Unlock after the minimum hold releases the lock at once, and so does one without.
+// TestMinHoldOver checks that an Unlock after the minimum hold, or without one, releases the lock
+// immediately.
 func TestMinHoldOver(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := kit.Join(t, s), kit.Join(t, s)
@@ -174,8 +176,8 @@ func TestMinHoldOver(t *testing.T) {
 	})
 }
 
-// A holder that crashes keeps others out for the minimum hold, although it has asked for a
-// shorter TTL, at the grant or by Extend.
+// TestMinHoldCrash checks that a crashed holder keeps others out for the minimum hold, even if it
+// requested a shorter TTL at the grant or through Extend.
 func TestMinHoldCrash(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		for _, extended := range []bool{false, true} {
@@ -198,13 +200,13 @@ func TestMinHoldCrash(t *testing.T) {
 	})
 }
 
-// A lock that is lost because its confirmation comes late keeps others out until its minimum
-// hold is over, whether or not its holder unlocks.
+// TestMinHoldLost checks that a lock lost because its confirmation was late keeps others out until
+// its minimum hold is over, whether or not its holder unlocks.
 func TestMinHoldLost(t *testing.T) {
 	for name, unlocks := range map[string]bool{"unlocked": true, "not unlocked": false} {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-				const least = 5400 * time.Millisecond // all of the validity
+				const least = 5400 * time.Millisecond // the entire validity
 				c, f := kit.JoinFaulty(t, s)
 				other := kit.Join(t, s)
 				late := time.Now().Add(5500 * time.Millisecond)
@@ -237,8 +239,9 @@ func TestMinHoldLost(t *testing.T) {
 	}
 }
 
-// A break of the rest of a minimum hold waits for its end, or frees the lock at once. A break of its holder frees it when
-// the holder has stopped.
+// TestMinHoldBroken checks that breaking a lock in cooldown either waits for the end of the minimum
+// hold or frees the lock immediately, and that breaking a lock that is held frees it once the
+// holder has stopped.
 func TestMinHoldBroken(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := kit.Join(t, s), kit.Join(t, s)
@@ -267,7 +270,8 @@ func TestMinHoldBroken(t *testing.T) {
 	})
 }
 
-// A lock in cooldown is overdue like any other, where the server has forgotten it.
+// TestMinHoldOverdue checks that a lock in cooldown becomes overdue like any other if the server
+// forgets to remove its record.
 func TestMinHoldOverdue(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := kit.Join(t, s), kit.Join(t, s)
@@ -281,7 +285,7 @@ func TestMinHoldOverdue(t *testing.T) {
 	})
 }
 
-// A writer's minimum hold keeps readers out.
+// TestMinHoldOfWriter checks that a writer's minimum hold keeps readers out.
 func TestMinHoldOfWriter(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := kit.Join(t, s), kit.Join(t, s)
@@ -298,7 +302,8 @@ func TestMinHoldOfWriter(t *testing.T) {
 	})
 }
 
-// Goroutines that wait together for a lock with a minimum hold do not hand it on.
+// TestMinHoldWaitTogether checks that goroutines waiting together for a lock do not pass it on to
+// one another if they want a minimum hold.
 func TestMinHoldWaitTogether(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)
@@ -318,8 +323,8 @@ func TestMinHoldWaitTogether(t *testing.T) {
 	})
 }
 
-// A goroutine that wants a minimum hold does not take over the idle lock of its client, and
-// no other one joins it.
+// TestMinHoldJoinsNothing checks that a goroutine that wants a minimum hold does not take over its
+// client's idle lock, and that no other goroutine joins its lease.
 func TestMinHoldJoinsNothing(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)
@@ -343,7 +348,7 @@ func TestMinHoldJoinsNothing(t *testing.T) {
 	})
 }
 
-// The watch reports the end of a minimum hold as the release of its lock.
+// TestMinHoldWatched checks that the watch reports the end of a minimum hold as the lock's release.
 func TestMinHoldWatched(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)

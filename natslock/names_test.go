@@ -22,8 +22,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// oddNames are names of different locks, each differing from another only in
-// what a careless encoding would lose.
+// oddNames are names of distinct locks, each of which differs from another only in what a careless
+// encoding would lose.
 var oddNames = []string{
 	"a", "A", "a.b", "a.b.c", "a..b", "a.b.", ".a.b", ".", "..", "...", "a/b", "a-b", "a_b", "a b", "a  b", " a", "a ", " ",
 	"*", ">", "a.*", "a.>", "*.a", "a*", "a>", "**", "\x00", "a\x00", "\x00a", "\x00*", "\x00>", "a.\x00*", "\n", "\r\n", "\t",
@@ -59,7 +59,7 @@ func TestNamesAreKeptApart(t *testing.T) {
 		_, err := other.TryLock(t.Context(), name)
 		require.ErrorIs(t, err, natslock.ErrLocked)
 	}
-	// Waiting and handing over work under each.
+	// Waiting and handing over work for every name.
 	for name, l := range held {
 		w := other.Await(t, name)
 		kit.Unlock(t, l)
@@ -134,7 +134,8 @@ func TestNamesTTLRefused(t *testing.T) {
 	}
 }
 
-// Values without a sensible meaning are refused, or have the effect of the nearest one.
+// TestOddValues checks that nonsensical values are either refused or treated as the nearest
+// sensible one.
 func TestOddValues(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: math.MaxInt64}), natslock.WithTuning(natslock.Tuning{ReleaseTimeout: time.Hour}))
@@ -186,7 +187,8 @@ func TestNamesJoin(t *testing.T) {
 	require.Equal(t, []string{natslock.Join("tenant", "a.b")}, found, "one token below tenant")
 }
 
-// The owner says which service holds the lock: the one that was given, or the connection's name.
+// TestOwner checks that the owner names the service that holds the lock: the given owner or the
+// connection's name.
 func TestOwner(t *testing.T) {
 	t.Parallel()
 	s := testutil.RunServer(t)

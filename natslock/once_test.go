@@ -22,13 +22,13 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// nothing is a job that is done at once.
+// nothing is a job that finishes immediately.
 func nothing(context.Context, *natslock.Lock) error { return nil }
 
-// never is a job that another call runs or has done.
+// never is a job that must not run, because another call runs it or has done it.
 func never(context.Context, *natslock.Lock) error { return errors.New("it runs again") }
 
-// isDone expects that every client is told that the job is done.
+// isDone checks that every client is told that the job is done.
 func isDone(t *testing.T, name string, members ...*kit.Member) {
 	t.Helper()
 	for _, m := range members {
@@ -42,7 +42,7 @@ func isDone(t *testing.T, name string, members ...*kit.Member) {
 	}
 }
 
-// isFree runs the job.
+// isFree checks that the job can run, by running it.
 func isFree(t *testing.T, name string, m *kit.Member) {
 	t.Helper()
 	ran := false
@@ -53,8 +53,9 @@ func isFree(t *testing.T, name string, m *kit.Member) {
 	require.True(t, ran)
 }
 
-// A job takes longer than it is kept. While it runs its lock is one that is renewed, and others are told that it is
-// held. It is kept from its end on, as a record that says so, and nothing is held.
+// TestOnce runs a job that takes longer than it is kept. While it runs its lock is renewed, and
+// other callers are told that it is held. Afterwards the job is kept as a record that marks it as
+// done, and nothing is held.
 func TestOnce(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := kit.Join(t, s), kit.Join(t, s)
@@ -87,7 +88,7 @@ func TestOnce(t *testing.T) {
 	})
 }
 
-// A job that fails or panics is not done. The next call runs it.
+// TestOnceFails checks that a job that fails or panics is not done, so the next call runs it.
 func TestOnceFails(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := kit.Join(t, s), kit.Join(t, s)
@@ -106,7 +107,7 @@ func TestOnceFails(t *testing.T) {
 	})
 }
 
-// The process that runs a job dies. Another one runs it after the TTL.
+// TestOnceCrash kills the process that runs a job. Another process runs it after the TTL.
 func TestOnceCrash(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := kit.Join(t, s), kit.Join(t, s)
@@ -136,8 +137,8 @@ func TestOnceCrash(t *testing.T) {
 	})
 }
 
-// A run that has lost its lock leaves no job that is done, and neither does one that was broken. Then an operator
-// has a job run again that is done.
+// TestOnceBroken checks that a run that has lost its lock, or was broken, does not mark its job as
+// done. An operator can then make a completed job run again.
 func TestOnceBroken(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := kit.Join(t, s, natslock.WithTuning(natslock.Tuning{WatchAfter: 1})), kit.Join(t, s)
@@ -172,7 +173,8 @@ func TestOnceBroken(t *testing.T) {
 	})
 }
 
-// A Close ends the run of a job, which is not done, and waits for no job that is.
+// TestOnceClose checks that Close ends a running job, which is then not done, and does not wait for
+// completed ones.
 func TestOnceClose(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := kit.Join(t, s), kit.Join(t, s)
@@ -194,7 +196,8 @@ func TestOnceClose(t *testing.T) {
 	})
 }
 
-// The job is done whatever becomes of the answer to the write that says so.
+// TestOnceAnswers checks that the job is done whatever happens to the reply to the write that marks
+// it as done.
 func TestOnceAnswers(t *testing.T) {
 	for name, fate := range map[string]faults.Fate{
 		"lost": faults.LoseAnswer, "dropped": faults.Drop, "late": faults.Delay(1500 * time.Millisecond), "in flight": faults.Refuse(kvstore.ErrInFlight),
@@ -219,8 +222,9 @@ func TestOnceAnswers(t *testing.T) {
 	}
 }
 
-// A goroutine of the same client waits for the lock of a job. It gets the lock when the job is kept no more: a lease that
-// went to it at once would never say that the job is done.
+// TestOnceBesideLock checks that a goroutine of the same client that waits for the job's lock gets
+// it only once the job is no longer kept. If the lease were passed to it immediately, nothing would
+// record that the job is done.
 func TestOnceBesideLock(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)
@@ -239,7 +243,7 @@ func TestOnceBesideLock(t *testing.T) {
 	})
 }
 
-// A call that finds the job done costs what a TryLock does.
+// TestOnceMessages checks that a call that finds the job done costs no more than a TryLock.
 func TestOnceMessages(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := kit.Join(t, s), kit.Join(t, s)
@@ -257,7 +261,8 @@ func TestOnceMessages(t *testing.T) {
 	})
 }
 
-// Bad input is refused before anything is sent. The error names the job.
+// TestOnceInvalid checks that bad input is refused before anything is sent, with an error that
+// names the job.
 func TestOnceInvalid(t *testing.T) {
 	s := testutil.RunServer(t)
 	c := kit.Join(t, s)
@@ -289,14 +294,14 @@ func TestOnceInvalid(t *testing.T) {
 	isDone(t, "job.2026", c)
 }
 
-// dailyReport is the program of docs/guide/periodic.md.
+// dailyReport is the program from docs/guide/periodic.md.
 func dailyReport(ctx context.Context, locks *natslock.Client, zone *time.Location, report func(context.Context, *natslock.Lock) error) {
 	tick := time.Tick(5 * time.Minute)
 	for ctx.Err() == nil {
 		if now := time.Now().In(zone); now.Hour() >= 2 {
 			err := locks.Once(ctx, "report."+now.Format(time.DateOnly), 48*time.Hour, report, natslock.Detached())
 			if err != nil && !errors.Is(err, natslock.ErrLocked) {
-				log.Print(err) // the next tick tries again
+				log.Print(err) // the next tick retries
 			}
 		}
 		select {
@@ -306,8 +311,9 @@ func dailyReport(ctx context.Context, locks *natslock.Client, zone *time.Locatio
 	}
 }
 
-// Three replicas run the program of the guide around the days on which summer time begins and ends. It begins at 02:00
-// in the hour that is left out or comes twice. Each third run fails. The report is made once on each local day.
+// TestOnceDaily runs three replicas of the guide's program around the days on which daylight saving
+// time starts and ends. The job is due at 02:00, in the hour that is skipped or repeated. Every
+// third run fails. The report must be produced once on each local day.
 func TestOnceDaily(t *testing.T) {
 	log.SetOutput(t.Output())
 	t.Cleanup(func() { log.SetOutput(os.Stderr) })
@@ -358,7 +364,8 @@ func TestOnceDaily(t *testing.T) {
 	}
 }
 
-// Many call at once, again and again: each job is done once.
+// TestOnceTogether makes many calls concurrently, over and over, and checks that each job is done
+// once.
 func TestOnceTogether(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		members := kit.Crowd(t, s, 3)

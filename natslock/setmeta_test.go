@@ -32,8 +32,8 @@ func shownMeta(t testing.TB, c *natslock.Client, name string) map[string]string 
 	return h.Meta
 }
 
-// SetMeta is one write. When it returns, other clients see the metadata, and the
-// lease is renewed.
+// TestSetMeta checks that SetMeta is a single write. Once it returns other clients see the
+// metadata, and the lease is renewed.
 func TestSetMeta(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := kit.Join(t, s), kit.Join(t, s)
@@ -54,7 +54,7 @@ func TestSetMeta(t *testing.T) {
 		require.Equal(t, meta("second"), shownMeta(t, other.Client, "l"))
 		require.Equal(t, 14*time.Second, l.Remaining(), "it is a renewal")
 
-		// So do the renewals that follow.
+		// The renewals that follow show the metadata as well.
 		time.Sleep(time.Minute)
 		require.Equal(t, meta("second"), shownMeta(t, other.Client, "l"))
 		synctest.Wait()
@@ -72,11 +72,12 @@ func TestSetMeta(t *testing.T) {
 	})
 }
 
-// SetMeta refuses metadata that cannot be stored before it sends anything, by the limits of Meta.
+// TestSetMetaRefused checks that SetMeta applies the same limits as Meta, and refuses metadata that
+// cannot be stored before it sends anything.
 func TestSetMetaRefused(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)
-		size := record.MaxGiven // of metadata that just do not fit
+		size := record.MaxGiven // the size of the smallest metadata that does not fit
 		for ; c.TryDo(t.Context(), "fits", func(context.Context, *natslock.Lock) error { return nil },
 			natslock.Meta(meta(strings.Repeat("x", size)))) != nil; size-- {
 		}
@@ -102,7 +103,8 @@ func TestSetMetaRefused(t *testing.T) {
 	})
 }
 
-// A lock that has ended takes no metadata, and the error says how it ended.
+// TestSetMetaEnded checks that a lock that has ended accepts no metadata, and that the error says
+// how it ended.
 func TestSetMetaEnded(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := kit.Join(t, s), kit.Join(t, s)
@@ -123,7 +125,8 @@ func TestSetMetaEnded(t *testing.T) {
 	})
 }
 
-// Without an answer in time the outcome is open, and a renewal carries the metadata.
+// TestSetMetaContext checks that the outcome is open if there is no reply in time, and that a later
+// renewal carries the metadata.
 func TestSetMetaContext(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := kit.JoinFaulty(t, s)
@@ -150,7 +153,7 @@ func TestSetMetaContext(t *testing.T) {
 		time.Sleep(6 * time.Second)
 		require.Equal(t, meta("later"), shownMeta(t, other.Client, "l"))
 
-		// An answer that is lost: the next renewal confirms the metadata.
+		// The reply is lost, and the next renewal confirms the metadata.
 		f.OnSend(func(int, kvstore.Write) faults.Fate {
 			f.OnSend(nil)
 			return faults.LoseAnswer
@@ -161,8 +164,8 @@ func TestSetMetaContext(t *testing.T) {
 	})
 }
 
-// The record shows the metadata of the holder. A goroutine that has handed the lock on
-// does not write over those of the next one.
+// TestSetMetaOfARun checks that the record shows the current holder's metadata. A goroutine that
+// has passed the lock on must not overwrite its successor's metadata.
 func TestSetMetaOfARun(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, f := kit.JoinFaulty(t, s)
@@ -172,7 +175,7 @@ func TestSetMetaOfARun(t *testing.T) {
 		require.NoError(t, first.SetMeta(t.Context(), meta("of the first")))
 		require.Equal(t, meta("of the first"), shownMeta(t, other.Client, "l"))
 
-		// It leaves while its metadata are on their way.
+		// The holder leaves while its metadata is in flight.
 		f.OnSend(func(int, kvstore.Write) faults.Fate {
 			f.OnSend(nil)
 			return faults.Delay(50 * time.Millisecond)
@@ -190,7 +193,7 @@ func TestSetMetaOfARun(t *testing.T) {
 		require.Equal(t, meta("next"), shownMeta(t, other.Client, "l"))
 		kit.Unlock(t, l)
 
-		// Nor do those of an idle lock pass to its next holder.
+		// The metadata of an idle lock does not pass to its next holder either.
 		idle := kit.Must(t, c.Lock, "idle", natslock.Linger(time.Minute))
 		require.NoError(t, idle.SetMeta(t.Context(), meta("idle")))
 		kit.Unlock(t, idle)
@@ -201,7 +204,8 @@ func TestSetMetaOfARun(t *testing.T) {
 	})
 }
 
-// Several goroutines set metadata at once: each is confirmed, the record has those of one.
+// TestSetMetaTogether sets metadata from several goroutines concurrently. Every call is confirmed,
+// and the record has the metadata of one of them.
 func TestSetMetaTogether(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := kit.Join(t, s), kit.Join(t, s)
@@ -221,7 +225,8 @@ func TestSetMetaTogether(t *testing.T) {
 	})
 }
 
-// Metadata for which the bucket has no room are refused. The lock keeps those that it had, and is not lost.
+// TestSetMetaWithoutRoom checks that metadata is refused if the bucket has no room for it. The lock
+// keeps its old metadata and is not lost.
 func TestSetMetaWithoutRoom(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s, natslock.WithBucketConfig(kvstore.Config{MaxBytes: 64 << 10}))
@@ -246,8 +251,8 @@ func TestSetMetaWithoutRoom(t *testing.T) {
 	})
 }
 
-// Metadata that the server does not take are refused, and the lease is as it was. That also
-// holds where only the write itself shows it.
+// TestMaxPayload checks that metadata is refused if it exceeds the server's limit, and that the
+// lease is unaffected. This holds even if only the write itself reveals the limit.
 func TestMaxPayload(t *testing.T) {
 	for _, blind := range []bool{false, true} {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {

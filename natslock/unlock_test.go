@@ -14,7 +14,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// On a connection that was closed nothing is worth waiting for.
+// TestUnlockOnClosedConnection checks that Unlock does not wait on a closed connection, because
+// nothing is worth waiting for.
 func TestUnlockOnClosedConnection(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		for name, how := range map[string]func(nc *nats.Conn){
@@ -49,7 +50,7 @@ func TestUnlockOnClosedConnection(t *testing.T) {
 	})
 }
 
-// The context of an Unlock ends its waiting, and not the release.
+// TestUnlockContext checks that Unlock's context ends only the wait, not the release.
 func TestUnlockContext(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := kit.Join(t, s), kit.Join(t, s)
@@ -76,7 +77,8 @@ func TestUnlockContext(t *testing.T) {
 	})
 }
 
-// A context that had ended before, the lock's own and none are no reason not to wait.
+// TestUnlockContextEndedBefore checks that Unlock still waits if its context had already ended, is
+// the lock's own, or is nil.
 func TestUnlockContextEndedBefore(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		for name, ctx := range map[string]func(l *natslock.Lock) context.Context{
@@ -104,12 +106,13 @@ func TestUnlockContextEndedBefore(t *testing.T) {
 	})
 }
 
-// blindToSize does not know how much the server takes.
+// blindToSize does not know the server's size limit.
 type blindToSize struct{ kvstore.KV }
 
 func (blindToSize) MaxValue() int { return kvstore.MaxRecord }
 
-// On a connection that was closed for good, nothing waits for a confirmation that cannot come.
+// TestExtendOnClosedConnection checks that Extend does not wait on a connection closed for good,
+// because no confirmation can arrive.
 func TestExtendOnClosedConnection(t *testing.T) {
 	for name, early := range map[string]bool{"closed before": true, "closed meanwhile": false} {
 		t.Run(name, func(t *testing.T) {

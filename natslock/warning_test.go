@@ -10,7 +10,7 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// over is a part in a lease that has ended in a state.
+// over is a share in a lease that has ended in the given state.
 type over struct {
 	noLock
 	state session.State
@@ -23,7 +23,8 @@ func (o over) Status() (session.State, time.Duration, error) {
 	return o.state, 0, errNoLock
 }
 
-// A warning that comes to run when the holder has left, or the lock is lost, does not begin.
+// TestWarningDoesNotBeginAfterTheEnd checks that a warning does not start if the holder has left,
+// or the lock is lost, by the time it gets to run.
 func TestWarningDoesNotBeginAfterTheEnd(t *testing.T) {
 	for state, want := range map[session.State]int{session.Held: 1, session.Released: 0, session.Lost: 0, session.Ended: 0} {
 		given, done := 0, make(chan struct{})
@@ -43,8 +44,8 @@ func TestWarningDoesNotBeginAfterTheEnd(t *testing.T) {
 	}
 }
 
-// A warning that is due at the grant gets a handle that is whole: with the race detector, Unlock reads
-// all of it.
+// TestWarningAtTheGrantGetsAWholeHandle checks that a warning that is already due at the grant gets
+// a fully initialized handle. Unlock reads all of it, so the race detector would notice otherwise.
 func TestWarningAtTheGrantGetsAWholeHandle(t *testing.T) {
 	for range 100 {
 		done := make(chan struct{})

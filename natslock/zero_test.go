@@ -13,14 +13,15 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// refused checks that err says what was made in the wrong way.
+// refused checks that err matches ErrInvalid and says what was created incorrectly.
 func refused(t *testing.T, err error, text string) {
 	t.Helper()
 	require.ErrorIs(t, err, natslock.ErrInvalid)
 	require.ErrorContains(t, err, text)
 }
 
-// A client that New has not made says so in each of its methods.
+// TestZeroClient checks that every method of a client that was not created by New returns an error
+// that says so.
 func TestZeroClient(t *testing.T) {
 	ctx := t.Context()
 	run := func(context.Context, *natslock.Lock) error { panic("no lock was granted") }
@@ -53,7 +54,8 @@ func TestZeroClient(t *testing.T) {
 	}
 }
 
-// A lock that was never granted is not held, and its context has ended.
+// TestZeroLock checks that a lock that was never granted is not held, and that its context has
+// ended.
 func TestZeroLock(t *testing.T) {
 	ctx := t.Context()
 	for _, l := range []*natslock.Lock{nil, {}} {
@@ -111,5 +113,5 @@ func TestNilAndTooLong(t *testing.T) {
 		},
 	}
 	s.RefusesNilAndTooLong(t)
-	kit.Unlock(t, kit.Must(t, c.Lock, "after")) // a refused Close has closed nothing
+	kit.Unlock(t, kit.Must(t, c.Lock, "after")) // the refused Close has closed nothing
 }

@@ -13,7 +13,7 @@ import (
 
 func TestMain(m *testing.M) { kit.LeakCheck(m) }
 
-// TestZero: a view without a client refuses everything before any I/O.
+// TestZero checks that an Admin without a client refuses everything before any I/O.
 func TestZero(t *testing.T) {
 	var none *admin.Admin
 	ctx := context.Background()
