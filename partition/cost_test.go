@@ -16,13 +16,13 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// TestCost counts the messages that a join, a leave and an idle minute cost, with a few partitions and with a thousand, and takes the time
-// until each partition is where it is to be.
+// TestCost counts the messages that a join, a leave and an idle minute cost, with a few partitions
+// and with a thousand, and measures how long it takes until every partition is where it belongs.
 func TestCost(t *testing.T) {
 	tier.Proof(t)
 	for _, c := range []struct {
 		workers, count           int
-		join, leave, idle        float64 // messages of the clients, at most: for each move, and a second
+		join, leave, idle        float64 // most messages that clients may send: per move for join and leave, per second for idle
 		joinsWithin, startWithin time.Duration
 	}{
 		{7, 64, 2000, 2000, 200, 2 * time.Second, 4 * time.Second},
@@ -80,7 +80,7 @@ func TestCost(t *testing.T) {
 				join(all)
 			}
 			t.Logf("start: balanced after %v", await("the start"))
-			time.Sleep(12 * time.Second) // the looks after the grants
+			time.Sleep(12 * time.Second) // the reads after the grants
 			in, out = count()
 			ctx, leave := context.WithCancel(all)
 			joined := join(ctx)

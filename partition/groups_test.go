@@ -10,7 +10,8 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// Groups finds the groups among other locks, and a group within the names of another one.
+// TestGroups checks that Groups finds groups among other locks, including a group whose name lies
+// within another group's names.
 func TestGroups(t *testing.T) {
 	token := uint64(0)
 	mutex := func(name string, meta ...string) admin.Info {
@@ -40,7 +41,7 @@ func TestGroups(t *testing.T) {
 		mutex("b.part.0", "w.1"), mutex("b.part.01", "w.1"), mutex("b.part.x", "w.1"),
 		mutex("nobody.part.3"), mutex("nobody.member.z"),
 		mutex("*.member.v", "v", "1", "2"),
-		again, mutex("restarted.part.0", "r"), // the part is still the former process's
+		again, mutex("restarted.part.0", "r"), // the partition still belongs to the previous process
 	})
 	var shown []string
 	for _, g := range groups {

@@ -20,14 +20,14 @@ import (
 	"github.com/natslock/locks/partition"
 )
 
-// name is that of the group in each test.
+// name is the group's name in every test.
 const name = "the.group"
 
-// ledger records who worked on what, and judges it.
+// ledger records which worker worked on which partition, and checks the result.
 type ledger struct {
 	mu     sync.Mutex
-	tokens map[int]uint64 // the greatest, by partition
-	owners map[int]string // at the moment
+	tokens map[int]uint64 // the greatest token per partition
+	owners map[int]string // current owner of each partition
 	freed  map[int]time.Time
 	gaps   []time.Duration
 	moves  int
@@ -38,7 +38,7 @@ func newLedger() *ledger {
 	return &ledger{tokens: map[int]uint64{}, owners: map[int]string{}, freed: map[int]time.Time{}}
 }
 
-// begin notes that a worker works on a partition.
+// begin records that a worker works on a partition until end is called.
 func (l *ledger) begin(worker string, p *partition.Partition) (end func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -64,7 +64,7 @@ func (l *ledger) begin(worker string, p *partition.Partition) (end func()) {
 	})
 }
 
-// take returns the moves and the gaps since the last call.
+// take returns the moves and gaps since the last call.
 func (l *ledger) take() (moves int, gaps []time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -73,7 +73,7 @@ func (l *ledger) take() (moves int, gaps []time.Duration) {
 	return moves, gaps
 }
 
-// owned returns how many partitions each worker works on.
+// owned returns how many partitions each worker is working on.
 func (l *ledger) owned() map[string]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -84,14 +84,14 @@ func (l *ledger) owned() map[string]int {
 	return n
 }
 
-// workers of a group in one bucket in memory, in fake time.
+// crew is a group of workers that share a bucket in memory, in fake time.
 type crew struct {
 	t      *testing.T
 	locks  *locktest.Locker
 	count  int
 	ledger *ledger
 	all    map[string]*worker
-	rates  faults.Rates // of what goes wrong between the clients and the bucket
+	rates  faults.Rates // fault rates between the clients and the bucket
 	faults []*faults.Store
 }
 
@@ -106,7 +106,7 @@ type worker struct {
 	log    kit.Log
 }
 
-// find returns the first event of a type of a worker that has ended, or of one that is still.
+// find returns the first event of the given type. The worker must have ended or be idle.
 func (w *worker) find(what partition.EventType) partition.Event {
 	synctest.Wait()
 	for _, ev := range w.events {
@@ -117,7 +117,7 @@ func (w *worker) find(what partition.EventType) partition.Event {
 	return partition.Event{}
 }
 
-// until works until the worker is to leave or has lost the partition.
+// until works until the worker has to leave or has lost the partition.
 func until(ctx context.Context, p *partition.Partition) error {
 	select {
 	case <-p.Leaving():
@@ -147,14 +147,15 @@ func (c *crew) ids() (ids []string) {
 	return ids
 }
 
-// join adds a worker whose function is work, or until without one.
+// join adds a worker that runs work, or until if work is nil.
 func (c *crew) join(id string, work func(context.Context, *partition.Partition) error, opts ...partition.Option) *worker {
 	wrap := faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
 		f := faults.New(kv, uint64(len(c.faults)))
 		rates := c.rates
 		if rates.DropEvent > 0 {
-			// A store that misses a deletion on its connection reports the end of the lease later. The one in memory below these
-			// faults has seen the deletion, and does not: only writes can be missed here.
+			// A store whose connection misses a deletion reports the end of the lease later. The
+			// in-memory store below these faults has seen the deletion and does not report it again, so
+			// only writes may be missed here.
 			rates.DropEvent = 0
 			rng := rand.New(rand.NewPCG(uint64(len(c.faults)), 3))
 			var mu sync.Mutex
@@ -191,7 +192,7 @@ func (c *crew) join(id string, work func(context.Context, *partition.Partition) 
 	return w
 }
 
-// leave ends a worker, and waits for it.
+// leave ends a worker and waits until it has left.
 func (c *crew) leave(id string) *worker {
 	w := c.all[id]
 	delete(c.all, id)
@@ -200,7 +201,7 @@ func (c *crew) leave(id string) *worker {
 	return w
 }
 
-// kill ends a worker's client as a crash does.
+// kill ends a worker's client the way a crash would.
 func (c *crew) kill(id string) {
 	w := c.all[id]
 	delete(c.all, id)
@@ -208,7 +209,7 @@ func (c *crew) kill(id string) {
 	w.leave(nil)
 }
 
-// balanced fails unless each worker owns its share, with as many owned as there are.
+// balanced fails the test unless every worker owns its share and no partition is left over.
 func (c *crew) balanced() {
 	c.t.Helper()
 	owned, n := c.ledger.owned(), len(c.all)

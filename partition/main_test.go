@@ -7,10 +7,11 @@ import (
 	"github.com/natslock/locks/internal/verify/kit"
 )
 
-// workerURL has TestMain be a worker of the group on a server instead.
+// workerURL is the environment variable that turns the test binary into a worker of the group on
+// the given server.
 const workerURL = "NATSLOCK_PARTITION_WORKER"
 
-// beWorker is that worker, where the system can stop processes.
+// beWorker runs that worker on systems that can stop processes.
 var beWorker func(url string)
 
 func TestMain(m *testing.M) {

@@ -17,8 +17,9 @@ import (
 	"github.com/natslock/locks/partition"
 )
 
-// A fleet that grows from one worker to eight and shrinks to three is balanced a second after each change, and moves no more
-// than the newcomer's or the leaver's share.
+// TestGrowAndShrink checks that a fleet that grows from one worker to eight and shrinks to three is
+// balanced within a second of each change, and that no change moves more than the share of the
+// worker that joined or left.
 func TestGrowAndShrink(t *testing.T) {
 	inBubble(t, 64, func(t *testing.T, c *crew) {
 		for n := 1; n <= 8; n++ {
@@ -57,7 +58,8 @@ func TestGrowAndShrink(t *testing.T) {
 	})
 }
 
-// The partitions of a worker that crashed are owned again a second after the TTL, and its successor with the same id gets them back.
+// TestCrash checks that a crashed worker's partitions have owners again one second after the TTL,
+// and that a successor with the same ID gets them back.
 func TestCrash(t *testing.T) {
 	inBubble(t, 64, func(t *testing.T, c *crew) {
 		for n := range 4 {
@@ -80,14 +82,15 @@ func TestCrash(t *testing.T) {
 	})
 }
 
-// A worker whose function is slow keeps its partition for the drain time, and then until it returns.
+// TestDrainTime checks that a worker with a slow function keeps its partition for the drain time
+// and beyond, until the function returns.
 func TestDrainTime(t *testing.T) {
 	inBubble(t, 2, func(t *testing.T, c *crew) {
 		causes := make(chan error, 2)
 		slow := func(ctx context.Context, p *partition.Partition) error {
 			<-ctx.Done()
 			causes <- context.Cause(ctx)
-			time.Sleep(time.Minute) // it does not even heed its context
+			time.Sleep(time.Minute) // it ignores even its context
 			return nil
 		}
 		c.join("slow", slow, partition.Drain(3*time.Second))
@@ -109,8 +112,9 @@ func TestDrainTime(t *testing.T) {
 	})
 }
 
-// A function that has returned in time is not slow, however long the server takes to confirm the release. What is said of the
-// function ends with it.
+// TestSlowRelease checks that a function that returned in time does not count as slow, however long
+// the server takes to confirm the release. Anything reported about the function ends when it
+// returns.
 func TestSlowRelease(t *testing.T) {
 	inBubble(t, 1, func(t *testing.T, c *crew) {
 		var began, left time.Time
@@ -135,7 +139,8 @@ func TestSlowRelease(t *testing.T) {
 	})
 }
 
-// A function that fails after less than 10 s fails again and again, however long the release before the next try.
+// TestFailsBeforeASlowRelease checks that a function that failed within 10 s counts as failing
+// repeatedly, however long the release before the next attempt takes.
 func TestFailsBeforeASlowRelease(t *testing.T) {
 	inBubble(t, 1, func(t *testing.T, c *crew) {
 		var gaps []time.Duration
@@ -157,7 +162,8 @@ func TestFailsBeforeASlowRelease(t *testing.T) {
 	})
 }
 
-// A function that fails is called again after pauses that grow, with another token.
+// TestFailingFunction checks that a failing function is called again after growing pauses, each
+// time with a new token.
 func TestFailingFunction(t *testing.T) {
 	inBubble(t, 1, func(t *testing.T, c *crew) {
 		var counted atomic.Int64
@@ -182,7 +188,7 @@ func TestFailingFunction(t *testing.T) {
 	})
 }
 
-// A function that returns at once, without an error, is worth a word.
+// TestReturningFunction checks that a function that returns early without an error is logged.
 func TestReturningFunction(t *testing.T) {
 	inBubble(t, 1, func(t *testing.T, c *crew) {
 		w := c.join("w", func(context.Context, *partition.Partition) error { return nil })
@@ -192,8 +198,9 @@ func TestReturningFunction(t *testing.T) {
 	})
 }
 
-// A worker that leaves while it cannot reach the server says what it has not released, and when that is free. One that stays says once
-// that it does not reach its group, and that it does again.
+// TestOutage checks that a worker that leaves while it cannot reach the server reports what it
+// could not release and when that becomes free. A worker that stays reports once that it cannot
+// reach its group, and once that it can again.
 func TestOutage(t *testing.T) {
 	inBubble(t, 2, func(t *testing.T, c *crew) {
 		stays := c.join("stays", nil, partition.TTL(time.Minute))
@@ -216,7 +223,8 @@ func TestOutage(t *testing.T) {
 	})
 }
 
-// A function that ends its goroutine, as a failed assertion does, has failed. So has one that unlocks its partition itself.
+// TestFunctionsThatDoNotReturn checks that a function fails if it ends its goroutine, as a failed
+// assertion does, or unlocks its partition itself.
 func TestFunctionsThatDoNotReturn(t *testing.T) {
 	for what, work := range map[string]func(context.Context, *partition.Partition) error{
 		"exits":   func(context.Context, *partition.Partition) error { runtime.Goexit(); return nil },
@@ -232,7 +240,8 @@ func TestFunctionsThatDoNotReturn(t *testing.T) {
 	}
 }
 
-// A Run whose client is closed ends at once, with the error of that, and with that of its context if that has ended before.
+// TestClosedClient checks that Run ends immediately when its client is closed. It returns
+// ErrClosed, or the context's error if the context ended first.
 func TestClosedClient(t *testing.T) {
 	inBubble(t, 4, func(t *testing.T, c *crew) {
 		c.join("other", nil)
@@ -256,7 +265,8 @@ func TestClosedClient(t *testing.T) {
 	})
 }
 
-// A lock that an operator breaks ends the function, and the worker takes the partition again.
+// TestBrokenPartition checks that breaking a partition's lock ends the function, and that the
+// worker then reacquires the partition.
 func TestBrokenPartition(t *testing.T) {
 	inBubble(t, 2, func(t *testing.T, c *crew) {
 		w := c.join("w", nil)
@@ -277,7 +287,8 @@ func TestBrokenPartition(t *testing.T) {
 	})
 }
 
-// A worker with another number of partitions than the first one is refused, and does no harm.
+// TestOtherCount checks that a worker whose number of partitions differs from the first worker's is
+// refused and does no harm.
 func TestOtherCount(t *testing.T) {
 	inBubble(t, 8, func(t *testing.T, c *crew) {
 		c.join("first", nil)
@@ -295,8 +306,9 @@ func TestOtherCount(t *testing.T) {
 	})
 }
 
-// A group gets more partitions when all workers have left and come again, or when the leases of those that crashed have ended. The
-// tokens of the partitions that it had before go on.
+// TestMorePartitions checks that a group gets more partitions once all workers have left and
+// rejoined, or once the leases of crashed workers have ended. The tokens of the existing partitions
+// keep increasing.
 func TestMorePartitions(t *testing.T) {
 	inBubble(t, 8, func(t *testing.T, c *crew) {
 		fleet := []string{"w0", "w1", "w2"}
@@ -332,7 +344,8 @@ func TestMorePartitions(t *testing.T) {
 	})
 }
 
-// A worker whose id is taken says so, with the one that has it, and takes its place when that one has left.
+// TestTakenID checks that a worker whose ID is taken reports who has it, and takes over once that
+// worker has left.
 func TestTakenID(t *testing.T) {
 	inBubble(t, 8, func(t *testing.T, c *crew) {
 		first := c.join("w", nil)
@@ -357,7 +370,7 @@ func TestTakenID(t *testing.T) {
 	})
 }
 
-// Workers with weights own in proportion.
+// TestWeights checks that workers own partitions in proportion to their weights.
 func TestWeights(t *testing.T) {
 	inBubble(t, 60, func(t *testing.T, c *crew) {
 		c.join("one", nil)
@@ -368,7 +381,7 @@ func TestWeights(t *testing.T) {
 	})
 }
 
-// The only worker leaves at once.
+// TestOnlyOneLeaves checks that the only worker leaves immediately.
 func TestOnlyOneLeaves(t *testing.T) {
 	inBubble(t, 8, func(t *testing.T, c *crew) {
 		c.join("w", nil)
@@ -379,7 +392,8 @@ func TestOnlyOneLeaves(t *testing.T) {
 	})
 }
 
-// When all leave, they wait no longer than they need to see that.
+// TestAllLeave checks that workers that all leave together wait no longer than it takes them to
+// notice.
 func TestAllLeave(t *testing.T) {
 	inBubble(t, 8, func(t *testing.T, c *crew) {
 		for n := range 3 {

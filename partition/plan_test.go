@@ -20,7 +20,7 @@ func fleet(n int, weight func(i int) int) []Member {
 
 func even(int) int { return 1 }
 
-// apply carries a plan out.
+// apply carries out a plan.
 func apply(owners []owner, planned []string) []owner {
 	owners = slices.Clone(owners)
 	token := uint64(0)
@@ -61,7 +61,8 @@ func moved(before []owner, after []string) (n int) {
 	return n
 }
 
-// Members with equal weights own the same number of partitions, or one more, however they came to it.
+// TestPlanBalances checks that the numbers of partitions of members with equal weights differ by at
+// most one, whatever happened before.
 func TestPlanBalances(t *testing.T) {
 	for _, p := range []int{1, 2, 7, 64, 1000} {
 		owners := make([]owner, p)
@@ -75,7 +76,8 @@ func TestPlanBalances(t *testing.T) {
 	}
 }
 
-// A join moves partitions to the newcomer alone, and a leave those of the leaver alone.
+// TestPlanMovesNoMoreThanNeeded checks that when a member joins partitions move only to it, and
+// when a member leaves only its own partitions move.
 func TestPlanMovesNoMoreThanNeeded(t *testing.T) {
 	for _, weight := range []func(int) int{even, func(i int) int { return 1 + i%4 }} {
 		for _, p := range []int{16, 64, 257} {
@@ -92,7 +94,8 @@ func TestPlanMovesNoMoreThanNeeded(t *testing.T) {
 	}
 }
 
-// A join of one more with the same weight moves no more than its share, rounded up.
+// TestPlanBoundsAJoin checks that a new member with the same weight causes no more moves than its
+// share, rounded up.
 func TestPlanBoundsAJoin(t *testing.T) {
 	for p := 1; p < 300; p += 7 {
 		owners := make([]owner, p)
@@ -106,8 +109,9 @@ func TestPlanBoundsAJoin(t *testing.T) {
 	}
 }
 
-// With weights, what the members own for each unit of weight differs by one partition at most, and from the exact
-// share by about one with these weights.
+// TestPlanWeighs checks that members own the same number of partitions per unit of weight to within
+// one partition, and that with these weights they are about one partition away from their exact
+// share.
 func TestPlanWeighs(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	off := 0.0
@@ -133,14 +137,15 @@ func TestPlanWeighs(t *testing.T) {
 	require.Less(t, off, 1.25)
 }
 
-// A plan that is carried out in part, in any order and with partitions that nobody owns in between, stays the plan.
+// TestPlanStaysWhileItIsCarriedOut checks that a partially executed plan remains the plan, whatever
+// the order of its moves, and even while some partitions have no owner.
 func TestPlanStaysWhileItIsCarriedOut(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for range 3000 {
 		n, p := 1+rng.IntN(9), 1+rng.IntN(80)
 		members := fleet(n, func(int) int { return 1 + rng.IntN(3) })
 		owners := make([]owner, p)
-		some := func() string { return fmt.Sprintf("worker-%d", rng.IntN(n+3)) } // three are not there
+		some := func() string { return fmt.Sprintf("worker-%d", rng.IntN(n+3)) } // three of these are not members
 		for k := range owners {
 			if rng.IntN(4) > 0 {
 				owners[k] = owner{some(), rng.Uint64N(100)}
@@ -162,10 +167,11 @@ func TestPlanStaysWhileItIsCarriedOut(t *testing.T) {
 	}
 }
 
-// A member that leaves and comes back gets what it had: a rolling restart moves each partition twice.
+// TestPlanGivesBack checks that a member that leaves and returns gets its partitions back, so that
+// a rolling restart moves each partition only twice.
 func TestPlanGivesBack(t *testing.T) {
 	owners := make([]owner, 64)
-	for n := 1; n <= 7; n++ { // 64 is no multiple of it
+	for n := 1; n <= 7; n++ { // 7 does not divide 64
 		owners = apply(owners, plan(fleet(n, even), owners))
 	}
 	moves := 0
@@ -182,7 +188,8 @@ func TestPlanGivesBack(t *testing.T) {
 	require.Equal(t, 2*64, moves)
 }
 
-// Nobody is to own anything without members, and nobody can without partitions.
+// TestPlanOfNothing checks plans without members, in which nobody owns anything, and plans without
+// partitions.
 func TestPlanOfNothing(t *testing.T) {
 	require.Equal(t, []string{"", ""}, plan(nil, []owner{{id: "gone"}, {}}))
 	require.Empty(t, plan(fleet(3, even), nil))

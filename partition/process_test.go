@@ -28,16 +28,17 @@ import (
 
 const (
 	workerID = "NATSLOCK_PARTITION_ID"
-	// processTTL is the lease of these workers.
+	// processTTL is the workers' lease.
 	processTTL = 3 * time.Second
 	processes  = 64 // partitions
 )
 
 func init() { beWorker = work }
 
-// work is a worker process. It takes commands on its standard input: cut, heal, leave. It writes on its standard output
-// when it works on a partition: "b" when it begins, "s" for each step while it is inside the validity before and after the step,
-// and "e" when its function returns, with the partition, the token and the time.
+// work is a worker process. It reads the commands cut, heal and leave from its standard input. On
+// its standard output it writes "b" when it starts working on a partition, "s" for each step that
+// was inside the validity both before and after, and "e" when its function returns, each with the
+// partition, the token and the time.
 func work(url string) {
 	link := testutil.NewLink()
 	nc, err := nats.Connect(url, nats.SetCustomDialer(link), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
@@ -85,7 +86,7 @@ func work(url string) {
 				return nil
 			case <-time.After(25 * time.Millisecond):
 			}
-			if now := time.Now(); p.Lock().Remaining() > 0 { // the clock was read before
+			if now := time.Now(); p.Lock().Remaining() > 0 { // the clock was read first
 				say("s", p, now)
 			}
 		}
@@ -94,16 +95,16 @@ func work(url string) {
 	nc.Close()
 }
 
-// tenure is the time for which a worker has worked on a partition: from its first step to its last one.
+// tenure is the time that a worker spent working on a partition, from its first step to its last.
 type tenure struct {
 	partition  int
 	token      uint64
 	worker     string
 	begin, end time.Time
-	left       bool // it has left, rather than lost it
+	left       bool // the worker left rather than losing the partition
 }
 
-// process is a worker.
+// process is a worker process.
 type process struct {
 	id   string
 	cmd  *exec.Cmd
@@ -111,7 +112,7 @@ type process struct {
 	read chan struct{}
 }
 
-// plant runs workers as processes.
+// plant runs workers as separate processes.
 type plant struct {
 	t   *testing.T
 	url string
@@ -161,7 +162,7 @@ func (p *plant) note(id, what string, k int, token uint64, at time.Time) {
 	t.end, t.left = at, what == "e"
 }
 
-// working returns how many partitions each worker has worked on in the last moment.
+// working returns how many partitions each worker has been working on during the last moment.
 func (p *plant) working() map[string]int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -178,10 +179,10 @@ func (x *process) say(command string) { fmt.Fprintln(x.in, command) }
 
 func (x *process) wait() {
 	<-x.read
-	_ = x.cmd.Wait() // a killed one has an error
+	_ = x.cmd.Wait() // a killed process returns an error
 }
 
-// balance waits until these workers share the partitions.
+// balance waits until the given workers share the partitions.
 func (p *plant) balance(what string, within time.Duration, workers map[string]*process) {
 	begun := time.Now()
 	for {
@@ -200,7 +201,9 @@ func (p *plant) balance(what string, within time.Duration, workers map[string]*p
 	}
 }
 
-// TestProcesses has workers as processes: 1 to 8 to 3, joins during leaves, kills, stops past the TTL, cuts, and a fleet of which the half is cut off.
+// TestProcesses runs workers as processes. The fleet grows from 1 to 8 and shrinks to 3, workers
+// join while others leave, get killed, are stopped past the TTL or are cut off, and finally half of
+// the fleet is cut off.
 func TestProcesses(t *testing.T) {
 	tier.Proof(t)
 	s := testutil.RunServer(t)
@@ -213,7 +216,7 @@ func TestProcesses(t *testing.T) {
 		x.say("leave")
 		return x
 	}
-	crashed := processTTL + 2*time.Second // the paper wants TTL + 1 s; the processes tell with a delay
+	crashed := processTTL + 2*time.Second // the paper requires TTL + 1 s, but the processes report with a delay
 	for i := 1; i <= 8; i++ {
 		join(fmt.Sprintf("w%d", i))
 		p.balance(fmt.Sprintf("join of %d", i), 5*time.Second, workers)
@@ -258,7 +261,7 @@ func TestProcesses(t *testing.T) {
 	}
 	p.balance("heal", 8*time.Second, workers)
 
-	// All at once.
+	// Everything happens at the same time.
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 30 {
 		id := fmt.Sprintf("w%d", 1+rng.IntN(8))
@@ -290,7 +293,7 @@ func TestProcesses(t *testing.T) {
 	p.judge()
 }
 
-// judge looks for two workers inside the same partition, and for tokens out of order.
+// judge looks for two workers inside the same partition and for tokens out of order.
 func (p *plant) judge() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -13,8 +13,9 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// On a server, four workers share the partitions, hand them on when one leaves, and nobody works beside another. A user with the rights of a
-// user of the group's names is enough.
+// TestOnServer runs four workers on a server. They share the partitions and hand them over when one
+// leaves, and no two work on the same partition at once. A user with permissions for just the
+// group's names is enough.
 func TestOnServer(t *testing.T) {
 	const count = 16
 	s := testutil.RunServer(t)

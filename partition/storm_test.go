@@ -19,9 +19,11 @@ import (
 
 var firstSeed = flag.Uint64("seed", 0, "of TestStorm; 0: another one each time")
 
-// Workers join, leave while others join, crash, come back under their ids, lose the server for longer than their leases last and return, fail and
-// are slow, writes, answers and notifications get lost or late, and operators break their locks. No two of them work on a partition at a time, tokens rise, and when all is calm the partitions
-// are shared again within a second after the last lease has ended.
+// TestStorm lets workers join, leave while others join, crash, return under their IDs, lose the
+// server for longer than their leases and come back, fail and be slow, while writes, replies and
+// notifications get lost or delayed and operators break locks. No two workers may work on a
+// partition at once, tokens must increase, and once all is calm the partitions must be shared again
+// within a second of the last lease's end.
 func TestStorm(t *testing.T) {
 	for i := range 6 {
 		seed := *firstSeed + uint64(i)
@@ -62,7 +64,7 @@ func storm(t *testing.T, c *crew, rng *rand.Rand) {
 			return context.Cause(ctx)
 		case <-p.Leaving():
 		}
-		select { // the item in work
+		select { // the item being processed
 		case <-time.After(time.Duration(r.IntN(3)*r.IntN(2000)) * time.Millisecond):
 			return nil
 		case <-ctx.Done():
@@ -80,11 +82,11 @@ func storm(t *testing.T, c *crew, rng *rand.Rand) {
 		case does == "leave" && there:
 			w := c.all[id]
 			delete(c.all, id)
-			w.leave(nil) // it goes on leaving
+			w.leave(nil) // it continues to leave
 			heal(id)
 			left = append(left, w)
 		case does == "crash" && there && rng.IntN(3) == 0:
-			delete(cut, id) // it never comes back
+			delete(cut, id) // this one never comes back
 			c.kill(id)
 		case does == "cut" && there && cut[id] == nil:
 			cut[id] = c.locks.Disconnect(c.all[id].client)
@@ -120,7 +122,7 @@ func storm(t *testing.T, c *crew, rng *rand.Rand) {
 		f.DropEvents(nil)
 		wrong += f.Counts().Faults()
 	}
-	// A TTL after the last crash, a second for the members, and a pause after a failure.
+	// Wait for a TTL after the last crash, a second for the members, and a pause after a failure.
 	time.Sleep(15*time.Second + time.Second + 10*time.Second)
 	owned := 0
 	for id, w := range c.all {

@@ -10,12 +10,13 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// now is the time in these tests.
+// now is the current time in these tests.
 var now = time.Unix(1_000_000, 0)
 
 func after(d time.Duration) time.Time { return now.Add(d) }
 
-// group is a group of members with tokens from 1 on, and partitions with owners.
+// group returns a group whose members have tokens from 1 upwards, and whose partitions have the
+// given owners.
 func group(members []string, owners ...string) State {
 	g := State{Group: "g", known: map[uint64]struct{}{}}
 	for i, id := range members {
@@ -35,7 +36,7 @@ func group(members []string, owners ...string) State {
 	return g
 }
 
-// member is a worker that has joined as the first one, and has read the group at now.
+// member returns a worker that was the first to join and has read the group at now.
 func member(t *testing.T, g State) *worker {
 	w := newWorker("a", len(g.Partitions))
 	w.joined(1, now.Add(-settle))
@@ -44,7 +45,8 @@ func member(t *testing.T, g State) *worker {
 	return w
 }
 
-// A worker reads the group when its members have been still for a moment, and at the latest after some seconds.
+// TestLooksWhenStill checks that a worker reads the group once its members have been quiet for a
+// moment, or after a few seconds at the latest.
 func TestLooksWhenStill(t *testing.T) {
 	w := newWorker("a", 1)
 	require.Zero(t, w.next(now))
@@ -61,7 +63,8 @@ func TestLooksWhenStill(t *testing.T) {
 	require.Equal(t, []effect{{look, -1}}, w.decide(after(settleMax+settle)), "of what came during the look")
 }
 
-// The renewals of members that it does not know yet do not put a worker's first look off, and later one makes it look.
+// TestLooksInSpiteOfRenewals checks that renewals of members that a worker does not know yet do not
+// delay its first read, but trigger one later.
 func TestLooksInSpiteOfRenewals(t *testing.T) {
 	w := newWorker("a", 1)
 	w.joined(1, now)
@@ -77,7 +80,7 @@ func TestLooksInSpiteOfRenewals(t *testing.T) {
 	require.Equal(t, after(3*settle), w.nextLook())
 }
 
-// A read that fails is repeated after pauses that grow.
+// TestLooksAgainAfterFailures checks that a failed read is retried after growing pauses.
 func TestLooksAgainAfterFailures(t *testing.T) {
 	w := newWorker("a", 1)
 	w.moved(now)
@@ -91,7 +94,8 @@ func TestLooksAgainAfterFailures(t *testing.T) {
 	require.LessOrEqual(t, last, 10*time.Second)
 }
 
-// A worker claims what it is to own, withdraws when that changes, and releases a grant that comes too late.
+// TestClaims checks that a worker claims the partitions that it should own, withdraws its claims
+// when that changes, and releases a grant that comes too late.
 func TestClaims(t *testing.T) {
 	w := member(t, group([]string{"a"}, "", ""))
 	require.Equal(t, []effect{{claim, 0}, {claim, 1}}, w.decide(now))
@@ -110,14 +114,15 @@ func TestClaims(t *testing.T) {
 	require.Empty(t, w.decide(now))
 }
 
-// A holder gives way by a plan that is newer than the request, and by none that is older.
+// TestGivesWay checks that a holder gives way only according to a plan that is newer than the
+// request.
 func TestGivesWay(t *testing.T) {
 	w := member(t, group([]string{"a"}, "", ""))
 	w.decide(now)
 	require.True(t, w.granted(0, now) && w.granted(1, now))
 	w.moved(now)
 	require.Contains(t, w.decide(after(settle)), effect{look, -1})
-	w.asked(1) // during the look
+	w.asked(1) // while the worker reads the group
 	require.NoError(t, w.read(group([]string{"a", "b"}, "a", "a"), after(settle)))
 	require.Equal(t, []string{"a", "b"}, w.plan)
 	require.Equal(t, []effect{{look, -1}}, w.decide(after(settle)), "the list may be older than the request")
@@ -131,7 +136,8 @@ func TestGivesWay(t *testing.T) {
 	require.Equal(t, []int{0}, w.owned())
 }
 
-// A holder keeps what is another one's by the plan while nobody asks for it, and what is its own when somebody does.
+// TestKeeps checks that a holder keeps a partition that the plan gives to someone else until
+// somebody asks for it, and keeps its own partition even if somebody does.
 func TestKeeps(t *testing.T) {
 	w := member(t, group([]string{"a"}, "", ""))
 	w.decide(now)
@@ -156,7 +162,8 @@ func TestKeeps(t *testing.T) {
 	require.Zero(t, w.next(after(2*minLook)), "nobody waits any more")
 }
 
-// A request that was withdrawn counts no more: when the plan gives the partition away later, the holder keeps it until somebody asks.
+// TestForgetsAWithdrawnRequest checks that a withdrawn request no longer counts: if the plan
+// reassigns the partition later, the holder keeps it until somebody asks again.
 func TestForgetsAWithdrawnRequest(t *testing.T) {
 	w := member(t, group([]string{"a"}, "", ""))
 	w.decide(now)
@@ -172,7 +179,8 @@ func TestForgetsAWithdrawnRequest(t *testing.T) {
 	require.Equal(t, after(minLook), w.next(now), "the next request is not notified")
 }
 
-// A list that shows a member whose end was notified is old: the worker reads again.
+// TestLooksAgainAfterAnOldList checks that a worker reads the group again if the list still shows a
+// member whose end was already notified.
 func TestLooksAgainAfterAnOldList(t *testing.T) {
 	w := member(t, group([]string{"a", "b"}, "a", "b"))
 	w.slots[0] = slot{phase: held, since: now}
@@ -183,11 +191,12 @@ func TestLooksAgainAfterAnOldList(t *testing.T) {
 	require.NoError(t, w.read(group([]string{"a", "b"}, "a", "b"), after(settle)))
 	require.Empty(t, w.decide(after(settle)))
 	require.Equal(t, after(settle+minLook), w.next(after(settle)))
-	w.renewed(2, after(settle)) // it was not gone
+	w.renewed(2, after(settle)) // it is still there after all
 	require.Empty(t, w.past)
 }
 
-// A worker that lost its membership and got another one claims nothing by what it read before.
+// TestReadsAfterARejoin checks that a worker that lost its membership and joined again makes no
+// claims based on what it read before.
 func TestReadsAfterARejoin(t *testing.T) {
 	w := member(t, group([]string{"a"}, ""))
 	w.left(now)
@@ -196,7 +205,7 @@ func TestReadsAfterARejoin(t *testing.T) {
 	require.Equal(t, after(settle), w.next(now))
 }
 
-// A worker that can hear of nobody any more leaves at once.
+// TestAbandons checks that a worker that can no longer hear from anybody leaves immediately.
 func TestAbandons(t *testing.T) {
 	w := member(t, group([]string{"a", "b"}, "a", "b"))
 	w.slots[0] = slot{phase: held, since: now}
@@ -205,7 +214,7 @@ func TestAbandons(t *testing.T) {
 	require.Zero(t, w.next(now))
 }
 
-// A request that was not notified shows in the list.
+// TestGivesWayByTheList checks that the list reveals a request that was not notified.
 func TestGivesWayByTheList(t *testing.T) {
 	w := member(t, group([]string{"a"}, "", ""))
 	w.decide(now)
@@ -218,7 +227,8 @@ func TestGivesWayByTheList(t *testing.T) {
 	require.Equal(t, []effect{{drain, 1}}, w.decide(now))
 }
 
-// While it waits, a worker reads the group less and less often. Without a wait it does not.
+// TestPaceOfLooks checks that a waiting worker reads the group less and less often, and that a
+// worker that waits for nothing does not read it at all.
 func TestPaceOfLooks(t *testing.T) {
 	w := member(t, group([]string{"a"}, "b"))
 	require.Equal(t, []effect{{claim, 0}}, w.decide(now))
@@ -240,7 +250,8 @@ func TestPaceOfLooks(t *testing.T) {
 	require.Zero(t, w.next(at))
 }
 
-// A worker that the list does not show claims nothing by it, and neither does one that is no member.
+// TestClaimsAsAMemberOnly checks that a worker makes no claims if the list does not show it, or if
+// it is not a member.
 func TestClaimsAsAMemberOnly(t *testing.T) {
 	w := newWorker("a", 1)
 	w.joined(7, now.Add(-settle))
@@ -254,7 +265,7 @@ func TestClaimsAsAMemberOnly(t *testing.T) {
 	require.Empty(t, w.decide(now))
 }
 
-// The first member decides about the number of partitions.
+// TestRefusesAnotherCount checks that the first member determines the number of partitions.
 func TestRefusesAnotherCount(t *testing.T) {
 	w := newWorker("a", 4)
 	w.joined(1, now.Add(-settle))
@@ -262,7 +273,8 @@ func TestRefusesAnotherCount(t *testing.T) {
 	require.ErrorIs(t, w.read(group([]string{"a"}, "", ""), now), ErrCount)
 }
 
-// A function that fails makes the next claim wait, longer each time, unless it has run for some time.
+// TestPauseAfterFailures checks that each failure of the function delays the next claim for longer,
+// unless the function had been running for some time.
 func TestPauseAfterFailures(t *testing.T) {
 	w := member(t, group([]string{"a"}, ""))
 	at := now
@@ -283,8 +295,8 @@ func TestPauseAfterFailures(t *testing.T) {
 	require.LessOrEqual(t, w.slots[0].retry.Sub(at), 100*time.Millisecond)
 }
 
-// A worker that leaves withdraws its claims, and keeps each partition until it is asked for, or nobody is there to ask, or it
-// has waited long enough.
+// TestLeaves checks that a worker that leaves withdraws its claims, but keeps each partition until
+// somebody asks for it, nobody is left to ask, or it has waited long enough.
 func TestLeaves(t *testing.T) {
 	leaving := func() *worker {
 		w := member(t, group([]string{"a", "b"}, "a", "a", "b"))
@@ -315,7 +327,8 @@ func TestLeaves(t *testing.T) {
 	require.Equal(t, []effect{{drain, 0}, {drain, 1}}, w.decide(after(settle)), "nobody is there")
 }
 
-// A partition belongs to the member of the lowest token's count, and others are refused.
+// TestStateOfTwoCounts checks that the member with the lowest token determines the number of
+// partitions, and that the group shows only partitions below it.
 func TestStateOfTwoCounts(t *testing.T) {
 	g := State{Members: []Member{{ID: "late", Token: 9, count: 8}, {ID: "first", Token: 2, count: 4}}}
 	g.settle([]Placement{{Number: 3}, {Number: 7}})
