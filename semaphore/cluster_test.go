@@ -18,8 +18,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// TestClusterSuite runs the semaphore's stories on three replicas, which lag. Each client is
-// connected to another server.
+// TestClusterSuite runs the semaphore suite on three replicas that lag, with each client connected
+// to a different server.
 func TestClusterSuite(t *testing.T) {
 	tier.Proof(t)
 	cl := testutil.RunCluster(t, 3)
@@ -58,7 +58,7 @@ func TestClusterSuite(t *testing.T) {
 		link.Cut()
 		cut := time.Now()
 		next := must(t, semaphore.New(a, 2), "cut")
-		// The server, the waiter and this test may each be held up once.
+		// The server, the waiter and this test may each be delayed once.
 		require.Less(t, time.Since(cut), 2500*time.Millisecond+3*late())
 		require.Equal(t, slot(t, l), slot(t, next))
 		require.ErrorIs(t, l.Err(), natslock.ErrLost)

@@ -20,9 +20,9 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// crowd has n goroutines of each of some clients work for about ten milliseconds at a time with one of
-// the permits, for a while. It returns how many calls each goroutine has had, and how many messages the
-// clients have received.
+// crowd runs n goroutines on each of several clients for the duration d. Each goroutine repeatedly
+// holds one of the permits for about ten milliseconds. crowd returns how many calls each goroutine
+// completed and how many messages the clients received.
 func crowd(t *testing.T, s *testutil.Server, permits []int, n int, d time.Duration) (calls [][]int, in uint64) {
 	t.Helper()
 	var inside atomic.Int64
@@ -45,7 +45,7 @@ func crowd(t *testing.T, s *testutil.Server, permits []int, n int, d time.Durati
 						return
 					}
 					assert.LessOrEqual(t, inside.Add(1), most)
-					time.Sleep(9*time.Millisecond + time.Duration(rng.Int64N(2e6))) // seldom at the same instant
+					time.Sleep(9*time.Millisecond + time.Duration(rng.Int64N(2e6))) // rarely at the same instant
 					inside.Add(-1)
 					counts[i][g].Add(1)
 					assert.NoError(t, l.Unlock(context.Background()))
@@ -67,11 +67,12 @@ func crowd(t *testing.T, s *testutil.Server, permits []int, n int, d time.Durati
 	return calls, in
 }
 
-// A client has one place, however many of its goroutines wait. So the permits are in use all the time,
-// nobody waits for long, and a call costs no more messages when more goroutines wait.
+// TestCohortCrowd checks that a client has a single place however many of its goroutines wait, so
+// that the permits stay in use, nobody waits long, and more waiting goroutines do not make a call
+// cost more messages.
 func TestCohortCrowd(t *testing.T) {
 	for _, c := range []struct{ n, spread, messages int }{
-		{2, 20, 40}, // most of them are inside
+		{2, 20, 40}, // most goroutines are inside
 		{12, 2, 12},
 		{50, 2, 5},
 		{100, 2, 5},
@@ -95,9 +96,9 @@ func TestCohortCrowd(t *testing.T) {
 	}
 }
 
-// Goroutines whose client holds all permits wait without a place, and get those in the order in which
-// they have asked, without a message. One that has asked since another client queued waits for
-// the next permit that its client gets.
+// TestCohortHandsOn checks that goroutines whose client holds all permits wait without a place, and
+// receive those permits without a message in the order in which they asked. A goroutine that asks
+// after another client has queued waits for the next permit that its own client gets.
 func TestCohortHandsOn(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := join(t, s), join(t, s)
@@ -139,7 +140,8 @@ func TestCohortHandsOn(t *testing.T) {
 	})
 }
 
-// A client whose goroutines wait has one place, even while it gets permits.
+// TestCohortPlace checks that a client with waiting goroutines has a single place, even while it
+// receives permits.
 func TestCohortPlace(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		h, a := join(t, s), join(t, s)
@@ -164,7 +166,7 @@ func TestCohortPlace(t *testing.T) {
 		}
 		kit.Unlock(t, held[2])
 		held = append(held, queue[2].Granted(t))
-		placed(0, 17) // there is no other permit
+		placed(0, 17) // no other permit exists
 		for i, w := range queue[3:] {
 			kit.Unlock(t, held[3+i])
 			held = append(held, w.Granted(t))
@@ -175,8 +177,8 @@ func TestCohortPlace(t *testing.T) {
 	})
 }
 
-// Goroutines of one process use different numbers of permits, as in a roll-out. They share no place, and
-// none of them gets a permit beyond its number.
+// TestCohortNumbers lets goroutines of one process use different numbers of permits, as during a
+// rollout. They do not share a place, and none of them gets a permit beyond its own number.
 func TestCohortNumbers(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		h, a := join(t, s), join(t, s)
@@ -214,7 +216,7 @@ func TestCohortNumbers(t *testing.T) {
 	})
 }
 
-// Clients of five permits and of eight work side by side.
+// TestCohortCrowdOfNumbers runs clients with five permits next to clients with eight.
 func TestCohortCrowdOfNumbers(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		calls, _ := crowd(t, s, []int{5, 8, 5, 8}, 10, 2*time.Second)

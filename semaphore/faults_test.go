@@ -24,8 +24,9 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// A one-shot acquire gets a free permit after a queued acquire of another client has
-// returned. The server is late to delete the place of that client, or refuses to at first.
+// TestTryBehindGrantedWaiter checks that a one-shot acquire gets a free permit once a queued
+// acquire of another client has returned, even if the server is late to delete that client's place
+// or refuses to at first.
 func TestTryBehindGrantedWaiter(t *testing.T) {
 	for name, fate := range map[string]faults.Fate{
 		"late":    faults.Delay(300 * time.Millisecond),
@@ -46,8 +47,8 @@ func TestTryBehindGrantedWaiter(t *testing.T) {
 	}
 }
 
-// No answer comes to the deletion of a place. The permit is returned while most of a short
-// lease is left, although nothing renews it.
+// TestPlaceWithoutAnswer leaves the deletion of a place unanswered. The permit must be returned
+// while most of its short, unrenewed lease is left.
 func TestPlaceWithoutAnswer(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := join(t, s), join(t, s)
@@ -60,14 +61,14 @@ func TestPlaceWithoutAnswer(t *testing.T) {
 	})
 }
 
-// TestFailedReadIsRepeatedSoon has the reads fail with which a waiter follows the notification
-// of a release, of the slot and of all of them. No second notification comes.
+// TestFailedReadIsRepeatedSoon fails the reads, of the slot and of all slots, that a waiter does
+// after being notified of a release. No second notification comes.
 func TestFailedReadIsRepeatedSoon(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := join(t, s), join(t, s)
 		l := must(t, semaphore.New(a.Client, 1), "x")
 		w := b.await(t, semaphore.New(b.Client, 1), "x")
-		time.Sleep(7 * time.Second) // the early reads are over, and a late one is not due
+		time.Sleep(7 * time.Second) // the early reads are over, and no late one is due yet
 		synctest.Wait()
 		b.f.FailReads(func(faults.ReadOp, string) error {
 			if b.f.Counts().ReadsFailed < 2 {
@@ -84,8 +85,8 @@ func TestFailedReadIsRepeatedSoon(t *testing.T) {
 	})
 }
 
-// takeOver takes both permits of a semaphore, has a peer queue, and frees both. It returns
-// the lock of the peer.
+// takeOver acquires both permits of a semaphore, lets a peer queue, and then frees both. It returns
+// the peer's lock.
 func takeOver(t *testing.T, ours *semaphore.Semaphore, name string, b *peer, opts ...natslock.LockOption) *natslock.Lock {
 	t.Helper()
 	first, second := must(t, ours, name), must(t, ours, name)
@@ -101,13 +102,12 @@ func takeOver(t *testing.T, ours *semaphore.Semaphore, name string, b *peer, opt
 	return <-granted
 }
 
-// TestFaultAtEveryStep repeats one scenario, each time with a fault in another write. A and
-// B hold the two permits of a semaphore. C and D wait, and go in when A and B leave.
-// Whatever happens, at most two are inside, all clients get in, and in the end nothing is
-// left.
+// TestFaultAtEveryStep repeats one scenario with a fault in a different write each time. A and B
+// hold the semaphore's two permits. C and D wait, and enter when A and B leave. Whatever happens,
+// at most two clients are inside at once, every client gets in, and nothing is left at the end.
 func TestFaultAtEveryStep(t *testing.T) { faultAtSteps(t, kit.WithMemoryBucket) }
 
-// TestFaultAtEveryStepServer is the same on a server.
+// TestFaultAtEveryStepServer runs the same scenario on a server.
 func TestFaultAtEveryStepServer(t *testing.T) {
 	tier.Proof(t)
 	faultAtSteps(t, kit.WithServerBucket)
@@ -177,7 +177,7 @@ func faultAtSteps(t *testing.T, in func(*testing.T, func(*testing.T, kit.FaultyB
 	}
 }
 
-// A claim that lost the race for a slot goes on to another one.
+// TestRace checks that a claim that lost the race for a slot moves on to another slot.
 func TestRace(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := join(t, s), join(t, s)
@@ -191,7 +191,7 @@ func TestRace(t *testing.T) {
 		require.Zero(t, slot(t, got))
 		kit.Unlock(t, l, got)
 
-		// A one-shot acquire reads again.
+		// A one-shot acquire reads the slots again.
 		a.f.OnSend(kit.Between("sem take", 1, 1, faults.Delay(20*time.Millisecond)))
 		time.Sleep(2 * time.Second)
 		held := must(t, semaphore.New(b.Client, 1), "s") // slot 0
@@ -204,7 +204,7 @@ func TestRace(t *testing.T) {
 			done <- err
 		}()
 		synctest.Wait()
-		l = must(t, sb, "s") // slot 1, which a's claim is on its way to
+		l = must(t, sb, "s") // slot 1, which a's claim is also heading for
 		require.Equal(t, 1, slot(t, l))
 		kit.Unlock(t, held)
 		require.NoError(t, kit.Receive(t, done, "the one-shot acquire"))
@@ -212,21 +212,21 @@ func TestRace(t *testing.T) {
 	})
 }
 
-// A claim that has no answer yet is over when its client goes on to another slot: it is
-// deleted when the server applies it, and never a second grant.
+// TestLateClaim checks that an unanswered claim is void once its client has moved on to another
+// slot: it is deleted when the server applies it, and never becomes a second grant.
 func TestLateClaim(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := join(t, s), join(t, s)
 		sa, sb := semaphore.New(a.Client, 2), semaphore.New(b.Client, 2)
 		a.f.OnSend(kit.Between("sem take", 1, 1, faults.Hold))
-		w := begin(t, sa, "s") // its first attempt is for slot 1
+		w := begin(t, sa, "s") // the first attempt is for slot 1
 		synctest.Wait()
 		one := must(t, sb, "s")
 		require.Equal(t, 1, slot(t, one))
-		got := w.Granted(t) // its second attempt is refused
+		got := w.Granted(t) // the second attempt is refused
 		require.Zero(t, slot(t, got))
 		kit.Unlock(t, one)
-		time.Sleep(2 * time.Second) // its tombstone has gone
+		time.Sleep(2 * time.Second) // the tombstone has expired
 		require.Equal(t, 1, a.f.ReleaseHeld())
 		synctest.Wait()
 		require.NoError(t, got.Err())
@@ -237,7 +237,7 @@ func TestLateClaim(t *testing.T) {
 	})
 }
 
-// A notification that says that a slot is free does not let anybody into it.
+// TestForged checks that a notification that a slot is free does not by itself let anyone in.
 func TestForged(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := join(t, s), join(t, s)
@@ -266,8 +266,8 @@ func TestForged(t *testing.T) {
 	})
 }
 
-// A slot whose record the server has forgotten to remove is taken when it is overdue, by a
-// waiter, a newcomer and a one-shot acquire.
+// TestOverdue checks that a slot whose record the server forgot to remove is taken once it is
+// overdue, whether by a waiter, a newcomer or a one-shot acquire.
 func TestOverdue(t *testing.T) {
 	const ttl = 6 * time.Second
 	for _, what := range []string{"waiter", "newcomer", "try"} {
@@ -300,19 +300,20 @@ func TestOverdue(t *testing.T) {
 	}
 }
 
-// A waiter that cannot read the slots waits for its timers. Meanwhile the record of a holder
-// ends that it has seen, and the waiter before it does not get that slot.
+// TestReadsFailBehindAnother covers a waiter that cannot read the slots and has to rely on its
+// timers. Meanwhile the record of a holder it has seen expires, and the waiter ahead of it does not
+// get that slot.
 func TestReadsFailBehindAnother(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		h, dead := join(t, s, natslock.WithTTL(time.Hour)), join(t, s, natslock.WithTTL(5*time.Second))
 		a, b := join(t, s), join(t, s)
 		one := must(t, semaphore.New(h.Client, 2), "s")
-		time.Sleep(2 * time.Second)                 // it is renewed once, and not soon again
+		time.Sleep(2 * time.Second)                 // renewed once, and not due again soon
 		must(t, semaphore.New(dead.Client, 2), "s") // slot 0
 		b.f.OnSend(kit.Between("swait take", 1, 1, faults.Delay(200*time.Millisecond)))
 		w2 := begin(t, semaphore.New(b.Client, 2), "s")
 		synctest.Wait()
-		w1 := a.await(t, semaphore.New(a.Client, 1), "s") // before that one
+		w1 := a.await(t, semaphore.New(a.Client, 1), "s") // ahead of w2
 		var reads atomic.Int64
 		b.f.FailReads(func(_ faults.ReadOp, asked string) error {
 			if !strings.HasPrefix(asked, "swait.s.") && asked != "sem.s.*" {

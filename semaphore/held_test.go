@@ -11,8 +11,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// Each holder of a permit that asks for it is notified when another client waits, and none
-// before. The subscriptions end with the permits.
+// TestContended checks that every permit holder that calls Contended is notified when another
+// client waits, and not before. The subscriptions end with the permits.
 func TestContended(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := join(t, s), join(t, s)
@@ -41,7 +41,7 @@ func TestContended(t *testing.T) {
 	})
 }
 
-// A permit is not handed over, and its holder keeps it.
+// TestHandoffRefused checks that a permit cannot be handed over, and that its holder keeps it.
 func TestHandoffRefused(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		l := must(t, semaphore.New(join(t, s).Client, 2), "s")

@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { kit.Main(m) }
 
-// peer is a client with the faults of its store.
+// peer is a client whose store can inject faults.
 type peer struct {
 	*natslock.Client
 	nc     *nats.Conn
@@ -27,7 +27,7 @@ type peer struct {
 	queued chan admin.Event
 }
 
-// join makes a peer on a connection of its own.
+// join creates a peer on its own connection.
 func join(t testing.TB, s *testutil.Server, opts ...natslock.Option) *peer {
 	t.Helper()
 	p := &peer{queued: make(chan admin.Event, 1000)}
@@ -45,7 +45,7 @@ func (p *peer) observe(_ context.Context, ev admin.Event) {
 	}
 }
 
-// must takes a permit.
+// must acquires a permit, or fails the test.
 func must(t testing.TB, s *semaphore.Semaphore, name string, opts ...natslock.LockOption) *natslock.Lock {
 	t.Helper()
 	l, err := s.Acquire(kit.Bounded(t), name, append([]natslock.LockOption{natslock.Detached()}, opts...)...)
@@ -54,7 +54,7 @@ func must(t testing.TB, s *semaphore.Semaphore, name string, opts ...natslock.Lo
 	return l
 }
 
-// slot is the number of a permit.
+// slot returns the slot number of a permit.
 func slot(t testing.TB, l *natslock.Lock) int {
 	t.Helper()
 	n, ok := semaphore.Slot(l)
@@ -62,7 +62,7 @@ func slot(t testing.TB, l *natslock.Lock) int {
 	return n
 }
 
-// await begins an Acquire and returns when it is queued.
+// await starts an Acquire and returns once it is queued.
 func (p *peer) await(t testing.TB, s *semaphore.Semaphore, name string, opts ...natslock.LockOption) *kit.Waiting {
 	t.Helper()
 	w := begin(t, s, name, opts...)

@@ -14,7 +14,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// tap counts what is published on a subject.
+// tap counts the messages published on a subject.
 func tap(t testing.TB, nc *nats.Conn, subject string) (take func() int) {
 	t.Helper()
 	sub, err := nc.SubscribeSync(subject)
@@ -32,7 +32,8 @@ func tap(t testing.TB, nc *nats.Conn, subject string) (take func() int) {
 	}
 }
 
-// A permit that is free costs a read and a write, and its release a write.
+// TestMessagesFree checks that a free permit costs one read and one write, and its release one
+// write.
 func TestMessagesFree(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		p := join(t, s)
@@ -48,8 +49,8 @@ func TestMessagesFree(t *testing.T) {
 	})
 }
 
-// A waiter costs a renewal of its place and a read every 5 s, as that for a mutex does:
-// 24 messages in a minute.
+// TestMessagesWaiting checks that a waiter costs one renewal of its place and one read every 5 s,
+// like a mutex waiter: 24 messages a minute.
 func TestMessagesWaiting(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		h := join(t, s, natslock.WithTTL(time.Hour))
@@ -75,8 +76,8 @@ func TestMessagesWaiting(t *testing.T) {
 	})
 }
 
-// A permit that is given back wakes one waiter, and its grant the next one, however many
-// wait.
+// TestMessagesOneIsWoken checks that returning a permit wakes one waiter, whose grant wakes the
+// next, however many are waiting.
 func TestMessagesOneIsWoken(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		h := join(t, s)
@@ -89,7 +90,7 @@ func TestMessagesOneIsWoken(t *testing.T) {
 			queue = append(queue, p.await(t, semaphore.New(p.Client, 3), "s"))
 			peers = append(peers, p)
 		}
-		time.Sleep(1500 * time.Millisecond) // they settle
+		time.Sleep(1500 * time.Millisecond) // let them settle
 		writes := tap(t, s.Connect(), "$KV.natslock.>")
 		for i, w := range queue {
 			before := make([]uint64, len(peers))
@@ -100,12 +101,12 @@ func TestMessagesOneIsWoken(t *testing.T) {
 			kit.Unlock(t, held[i])
 			held = append(held, w.Granted(t))
 			synctest.Wait()
-			// The release, the claim, the tombstone of the place, and the proof of the
-			// subscription of the next waiter.
+			// These are the release, the claim, the place's tombstone, and the proof of the next waiter's
+			// subscription.
 			require.LessOrEqual(t, writes(), 4, "hand-over %d", i)
 			woken := 0
 			for j, p := range peers {
-				if n := p.nc.Stats().OutMsgs - before[j]; n > 0 && j != i-3 { // that one has released
+				if n := p.nc.Stats().OutMsgs - before[j]; n > 0 && j != i-3 { // this peer has just released
 					woken++
 					require.Contains(t, []int{i, i + 1}, j, "hand-over %d", i)
 				}

@@ -21,8 +21,9 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// One queue for clients of all numbers, strictly first come, first served: a waiter whose own slots
-// are taken holds up those that know of more, and newcomers queue.
+// TestNumbers checks that clients with different numbers of permits share one strictly first-come,
+// first-served queue. A waiter whose own slots are taken holds up waiters that know of more slots,
+// and newcomers queue as well.
 func TestNumbers(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		ctx := t.Context()
@@ -64,8 +65,9 @@ func TestNumbers(t *testing.T) {
 	})
 }
 
-// The first waiter knows of fewer slots and has died. A slot that it does not know of stays free until
-// its place has ended, and says nothing about it. A slot of its own shows that it is dead.
+// TestNumbersDeadFirst has a dead first waiter that knew of fewer slots. A slot outside its range
+// stays free until its place expires, because such a slot proves nothing about it. A slot within
+// its range reveals that it is dead.
 func TestNumbersDeadFirst(t *testing.T) {
 	for name, c := range map[string]struct {
 		frees int // the lock that is released
@@ -98,8 +100,8 @@ func TestNumbersDeadFirst(t *testing.T) {
 	}
 }
 
-// A newcomer whose claim of a slot without a record gets lost queues behind those that have queued
-// meanwhile, which know of fewer slots.
+// TestNumbersLost checks that a newcomer whose claim for a slot without a record is lost queues
+// behind waiters that have queued in the meantime, even if they know of fewer slots.
 func TestNumbersLost(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b, h := join(t, s), join(t, s), join(t, s)
@@ -116,7 +118,8 @@ func TestNumbersLost(t *testing.T) {
 	})
 }
 
-// A waiter takes the slots of those before it when they have given up, and when they have died.
+// TestNumbersGivenUp checks that a waiter takes the slots of those ahead of it once they have given
+// up or died.
 func TestNumbersGivenUp(t *testing.T) {
 	for name, leave := range map[string]func(p *peer, w *kit.Waiting){
 		"gives up": func(_ *peer, w *kit.Waiting) { w.Cancel(nil) },
@@ -143,8 +146,8 @@ func TestNumbersGivenUp(t *testing.T) {
 	}
 }
 
-// A newcomer whose claim is refused when others may have queued does not follow the slot: it
-// queues behind them.
+// TestNewcomerQueues checks that a newcomer whose claim is refused after others may have queued
+// does not wait for that slot, but queues behind them.
 func TestNewcomerQueues(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b, c := join(t, s), join(t, s), join(t, s)
@@ -165,11 +168,12 @@ func TestNewcomerQueues(t *testing.T) {
 	})
 }
 
-// A newcomer reads a replica that lags: it shows a free slot and no queue. The server names
-// the tombstone of a later holder, and behind that holder another client has queued.
+// TestNewcomerOnReplica lets a newcomer read a lagging replica that shows a free slot and an empty
+// queue. The server names a later holder's tombstone, and another client has queued behind that
+// holder.
 func TestNewcomerOnReplica(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		join(t, s) // which makes the bucket
+		join(t, s) // creates the bucket
 		r := history.NewReplica(t, s.Connect())
 		over := func() *peer {
 			p := &peer{nc: s.Connect(), queued: make(chan admin.Event, 1000)}
@@ -193,8 +197,8 @@ func TestNewcomerOnReplica(t *testing.T) {
 	})
 }
 
-// The first waiter reads the slots when the leader has answered a write that was sent after
-// it had subscribed.
+// TestHeadProves checks that the first waiter reads the slots only after the leader has
+// acknowledged a write that the waiter sent after subscribing.
 func TestHeadProves(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := join(t, s), join(t, s)
@@ -216,7 +220,7 @@ func TestHeadProves(t *testing.T) {
 	})
 }
 
-// readFrom notes from which revisions on the queue was listed.
+// readFrom records the minimum revisions with which the queue was listed.
 type readFrom struct {
 	kvstore.KV
 	least []uint64
@@ -229,8 +233,8 @@ func (r *readFrom) List(ctx context.Context, pattern string, min uint64, opts ..
 	return r.KV.List(ctx, pattern, min, opts...)
 }
 
-// A user that may not read many keys with one request reads the slots first, and then the
-// queue in a state that contains them.
+// TestReadApart checks that a user without permission to read many keys in one request reads the
+// slots first, and then the queue in a state that includes them.
 func TestReadApart(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		h := join(t, s)
@@ -256,7 +260,8 @@ func TestReadApart(t *testing.T) {
 	})
 }
 
-// A place without a number of permits could never be served. It is none, and holds up nobody.
+// TestPlaceWithoutNumber checks that a place without a number of permits, which could never be
+// served, is ignored and holds up nobody.
 func TestPlaceWithoutNumber(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := join(t, s)
@@ -273,7 +278,8 @@ func TestPlaceWithoutNumber(t *testing.T) {
 	})
 }
 
-// lists is a store that lists late, and counts what is asked of the leader before the first claim.
+// lists is a store whose listings are late. It counts the requests to the leader that precede the
+// first claim.
 type lists struct {
 	kvstore.KV
 	late          time.Duration
@@ -302,7 +308,7 @@ func (s *lists) Send(w kvstore.Write, done func(kvstore.Answer)) (func(), error)
 	return s.KV.Send(w, done)
 }
 
-// on makes a client on the store.
+// on creates a client that uses the store.
 func (s *lists) on(t *testing.T, server *testutil.Server) *peer {
 	p := &peer{queued: make(chan admin.Event, 10)}
 	c, err := natslock.New(t.Context(), server.Connect(), admin.WithObserver(p.observe),
@@ -313,7 +319,8 @@ func (s *lists) on(t *testing.T, server *testutil.Server) *peer {
 	return p
 }
 
-// A newcomer whose list came late queues behind those that have queued since.
+// TestNewcomerListsLate checks that a newcomer whose listing arrives late queues behind those that
+// have queued since it was taken.
 func TestNewcomerListsLate(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, h := join(t, s), join(t, s)
@@ -331,7 +338,8 @@ func TestNewcomerListsLate(t *testing.T) {
 	})
 }
 
-// However many slots are overdue, one question for the server's time shows it.
+// TestOverdueAskedOnce checks that a single request for the server's time is enough, however many
+// slots are overdue.
 func TestOverdueAskedOnce(t *testing.T) {
 	for name, once := range map[string]bool{"acquire": false, "try": true} {
 		t.Run(name, func(t *testing.T) {
@@ -359,7 +367,7 @@ func TestOverdueAskedOnce(t *testing.T) {
 	}
 }
 
-// One that does not wait takes a free permit over a slow link, too.
+// TestTryListsLate checks that a one-shot acquire gets a free permit even over a slow link.
 func TestTryListsLate(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		h := join(t, s)
@@ -371,8 +379,8 @@ func TestTryListsLate(t *testing.T) {
 	})
 }
 
-// A goroutine whose client holds permits, and may have more, is queued when its client's place is at the server, and not
-// before: others that come then are behind it.
+// TestQueuedWithThePlace covers a goroutine whose client holds permits and may get more. It counts
+// as queued only once its client's place has reached the server, so later arrivals are behind it.
 func TestQueuedWithThePlace(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder, b := join(t, s), join(t, s)
@@ -380,7 +388,7 @@ func TestQueuedWithThePlace(t *testing.T) {
 		four := semaphore.New(b.Client, 4)
 		must(t, four, "s")
 		a := join(t, s)
-		a.await(t, semaphore.New(a.Client, 1), "s") // the head, which knows of one slot only
+		a.await(t, semaphore.New(a.Client, 1), "s") // first in the queue, and limited to one slot
 		b.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if strings.HasPrefix(w.Key, record.SWaitPrefix) {
 				return faults.Delay(time.Second)

@@ -12,8 +12,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// A wait that an outage has made too long says so, of a newcomer and of a waiter. Where
-// others have the permits it does not.
+// TestOutageIsNoBusySemaphore checks that if an outage was what made a wait too long the error says
+// so, for both a newcomer and a queued waiter. If others hold the permits it does not.
 func TestOutageIsNoBusySemaphore(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder, c := join(t, s), join(t, s)

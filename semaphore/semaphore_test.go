@@ -17,8 +17,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// As many as there are permits are inside, the highest slot is taken first, and a
-// one-shot acquire beyond that names a holder.
+// TestPermits checks that at most as many clients are inside as there are permits, that the highest
+// slot is taken first, and that a one-shot acquire beyond the limit names a holder.
 func TestPermits(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		ctx := t.Context()
@@ -47,8 +47,8 @@ func TestPermits(t *testing.T) {
 	})
 }
 
-// Waiters are served in the order of their arrival, whether they are goroutines of one
-// client or clients.
+// TestOrder checks that waiters are served in order of arrival, whether they are separate clients
+// or goroutines of one client.
 func TestOrder(t *testing.T) {
 	for name, clients := range map[string]int{"clients": 6, "goroutines": 1} {
 		t.Run(name, func(t *testing.T) {
@@ -81,8 +81,8 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// A waiter takes the slot of a holder that has died, and a place that died does not hold
-// up those behind it.
+// TestKilled checks that a waiter takes the slot of a holder that died, and that a dead waiter's
+// place does not hold up those behind it.
 func TestKilled(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		dead, late := join(t, s, natslock.WithTTL(5*time.Second)), join(t, s, natslock.WithTTL(5*time.Second))
@@ -101,7 +101,7 @@ func TestKilled(t *testing.T) {
 	})
 }
 
-// The timers find a slot whose release was not notified.
+// TestUnnotified checks that the timers find a slot whose release was not notified.
 func TestUnnotified(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := join(t, s), join(t, s)
@@ -116,7 +116,8 @@ func TestUnnotified(t *testing.T) {
 	})
 }
 
-// The methods of a zero semaphore, and those of one with arguments that cannot be, fail.
+// TestZero checks that the methods of a zero semaphore return errors, as do those of a valid one
+// that is given impossible arguments.
 func TestZero(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		ctx := t.Context()
@@ -156,8 +157,8 @@ func TestZero(t *testing.T) {
 	})
 }
 
-// A waiter that gives up leaves no place, and says where it stood and which holder it waited
-// for. Close ends the waiters.
+// TestGivingUp checks that a waiter that gives up leaves no place behind and reports its position
+// and the holder it waited for, and that Close ends the waiters.
 func TestGivingUp(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := join(t, s, natslock.WithOwner("a")), join(t, s)
@@ -189,8 +190,9 @@ func TestGivingUp(t *testing.T) {
 	})
 }
 
-// A waiter takes the slot out of turn that stays free, and not one that others use now and
-// then. It begins with any of the two: of ten waiters some begin with the wrong one.
+// TestIdleSlotBesideUsedOne checks that a waiter takes a slot out of turn only if the slot stays
+// free, not one that others use now and then. A waiter starts with either slot, so with ten waiters
+// some of them start with the wrong one.
 func TestIdleSlotBesideUsedOne(t *testing.T) {
 	for range 10 {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -227,8 +229,8 @@ func TestIdleSlotBesideUsedOne(t *testing.T) {
 	}
 }
 
-// Waiters take a slot out of turn that stays free because the first of them is stuck: also
-// where there are many slots.
+// TestIdleSlot checks that waiters take a slot out of turn if it stays free because the first
+// waiter is stuck, even if there are many slots.
 func TestIdleSlot(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		h, a, b := join(t, s), join(t, s), join(t, s)

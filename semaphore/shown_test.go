@@ -22,7 +22,7 @@ func inspect(t testing.TB, c *natslock.Client, name string) admin.Info {
 	return info
 }
 
-// Inspect and List show the holders by their slots, and the numbers of permits.
+// TestShown checks that Inspect and List show holders by slot, along with the numbers of permits.
 func TestShown(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := join(t, s, natslock.WithOwner("a")), join(t, s, natslock.WithOwner("b"))
@@ -64,7 +64,8 @@ func TestShown(t *testing.T) {
 	})
 }
 
-// A break ends the holder that it names. Its slot is free when that one has stopped.
+// TestBreak checks that a break ends only the holder that it names, and that the slot becomes free
+// once that holder has stopped.
 func TestBreak(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		ctx := t.Context()
@@ -97,7 +98,7 @@ func TestBreak(t *testing.T) {
 	})
 }
 
-// Watch reports what happens to each permit.
+// TestWatch checks that Watch reports what happens to each permit.
 func TestWatch(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		ctx, cancel := context.WithCancel(t.Context())

@@ -21,7 +21,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// inside counts those that believe in their permit, and the most at a time.
+// inside counts those that believe they hold a permit, and the most that did so at once.
 type inside struct {
 	mu        sync.Mutex
 	now, most int
@@ -34,7 +34,7 @@ func (i *inside) add(n int) {
 	i.most = max(i.most, i.now)
 }
 
-// work holds a permit for a while, inside its validity.
+// work holds a permit for a while, within its validity.
 func (i *inside) work(h *history.Held, d time.Duration) {
 	ctx := h.Lock().Context()
 	if ctx.Err() == nil {
@@ -51,9 +51,9 @@ func (i *inside) work(h *history.Held, d time.Duration) {
 	h.Use()
 }
 
-// TestStorm has 20 clients contend for four permits while clients crash, answers are late
-// or lost, notifications get lost and an operator breaks holders. Never more than four are
-// inside, by the clock and by the stream's own record.
+// TestStorm has 20 clients contend for four permits while clients crash, replies are late or lost,
+// notifications get lost and an operator breaks holders. No more than four may ever be inside, by
+// the clock and by the stream's own record.
 func TestStorm(t *testing.T) {
 	tier.Proof(t)
 	const clients, permits = 20, 4

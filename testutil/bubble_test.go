@@ -30,7 +30,7 @@ func TestBubbleDay(t *testing.T) {
 			time.Sleep(2 * time.Second)
 			_, err = kv.Get(t.Context(), "k")
 			require.ErrorIs(t, err, jetstream.ErrKeyNotFound, "a second after its end")
-			time.Sleep(time.Minute) // until the delete marker has gone, too
+			time.Sleep(time.Minute) // until the delete marker has expired too
 			expired++
 		}
 		require.Equal(t, 90, expired)
@@ -39,8 +39,8 @@ func TestBubbleDay(t *testing.T) {
 }
 
 func TestBubbleIsClean(t *testing.T) {
-	// One after the other, with real servers between: the process's pools must
-	// not carry timers across.
+	// The bubbles run one after the other, with real servers in between, because pools of the process
+	// must not carry timers from one to the next.
 	bubble := func() {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 			nc, link := s.ConnectLink()
@@ -63,7 +63,7 @@ func TestBubbleIsClean(t *testing.T) {
 		s := testutil.RunServer(t)
 		use(s.Connect())
 		bubble()
-		use(s.Connect()) // of a server that has run since before the bubble
+		use(s.Connect()) // connects to a server that was running before the bubble
 		bubble()
 		use(s.Connect())
 		s.Stop()
@@ -106,8 +106,8 @@ func TestBubbleInProcessServer(t *testing.T) {
 
 func TestBubbleManyMessages(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
-		// Much in both directions at once: on unbuffered pipes client and
-		// server could wait for each other.
+		// Send a lot in both directions at once: on unbuffered pipes client and server could wait for
+		// each other.
 		const n = 20_000
 		nc := s.Connect()
 		got := make(chan *nats.Msg, n)

@@ -14,8 +14,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// put writes until it succeeds: right after an election requests may go
-// nowhere.
+// put retries a write until it succeeds, because requests may go nowhere right after an election.
 func put(t *testing.T, kv jetstream.KeyValue, value string) {
 	t.Helper()
 	kit.Eventually(t, "a write of "+value, func() bool {
@@ -26,8 +25,8 @@ func put(t *testing.T, kv jetstream.KeyValue, value string) {
 	})
 }
 
-// The tests of clusters run beside each other: elections are mostly waiting.
-// No bubble runs then, since those tests are not parallel.
+// The tests of clusters run in parallel, because elections are mostly waiting. No bubble runs at
+// the same time, since the tests that use bubbles are not parallel.
 
 func TestClusterStepDownAndStop(t *testing.T) {
 	tier.Proof(t)
@@ -48,7 +47,7 @@ func TestClusterStepDownAndStop(t *testing.T) {
 		put(t, kv, "2")
 	}
 
-	// In good order: the leadership is handed on.
+	// A graceful stop hands the leadership over.
 	i := c.Index(first)
 	url := first.URL()
 	c.StopServer(i)
@@ -72,8 +71,8 @@ func TestClusterIsolate(t *testing.T) {
 		require.Equal(t, c.Servers()[i].URL(), nc.ConnectedUrl())
 		js, err := jetstream.New(nc)
 		require.NoError(t, err)
-		// An answer can come to this server before the interest in it has, and nats.go
-		// does not ask again by itself.
+		// A reply can reach this server before the interest in it does, and nats.go does not retry by
+		// itself.
 		var kv jetstream.KeyValue
 		kit.Eventually(t, "the bucket is found", func() bool {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)

@@ -15,8 +15,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// inBoth runs a test in a bubble and over TCP. pause lets the time d pass in
-// the bubble and hardly any over TCP.
+// inBoth runs a test in a bubble and over TCP. pause lets the time d pass in the bubble, and hardly
+// any over TCP.
 func inBoth(t *testing.T, fn func(t *testing.T, s *testutil.Server, pause func(d time.Duration))) {
 	t.Run("bubble", func(t *testing.T) {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) { fn(t, s, time.Sleep) })
@@ -26,7 +26,7 @@ func inBoth(t *testing.T, fn func(t *testing.T, s *testutil.Server, pause func(d
 	})
 }
 
-// echo subscribes and counts what arrives on "x".
+// echo subscribes to "x" and returns the channel that receives its messages.
 func echo(t *testing.T, s *testutil.Server) chan *nats.Msg {
 	t.Helper()
 	nc := s.Connect()
@@ -113,8 +113,9 @@ func TestLinkBlackholeThenCutLoses(t *testing.T) {
 	})
 }
 
-// The data that a client wrote into a black hole arrives even if the client has given the
-// connection up. So a publish is applied long after it timed out.
+// TestLinkBlackholeOutlivesConnection checks that data written into a black hole still arrives
+// after the client has given up the connection, so that a publish can be applied long after it
+// timed out.
 func TestLinkBlackholeOutlivesConnection(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		got := echo(t, s)
@@ -169,7 +170,7 @@ func TestLinkBlockWrites(t *testing.T) {
 		require.Empty(t, got)
 		require.NoError(t, s.Connect().Publish("in", nil))
 		if t.Name() == "TestLinkBlockWrites/tcp" {
-			<-in // the other direction is fine
+			<-in // the other direction still works
 		}
 
 		link.BlockWrites(false)
@@ -188,7 +189,7 @@ func TestLinkBlockWritesEndsWithTheConnection(t *testing.T) {
 		link.BlockWrites(true)
 		require.NoError(t, nc.Publish("x", nil))
 		pause(10 * time.Second)
-		// The cleanup closes link and client in spite of the blocked write.
+		// The cleanup can close the link and the client despite the blocked write.
 	})
 }
 

@@ -15,13 +15,13 @@ import (
 
 func TestMain(m *testing.M) { kit.LeakCheck(m) }
 
-// bucket makes a KV bucket whose keys can expire.
+// bucket creates a KV bucket whose keys can expire.
 func bucket(t *testing.T, nc *nats.Conn, replicas int) jetstream.KeyValue {
 	t.Helper()
 	js, err := jetstream.New(nc)
 	require.NoError(t, err)
 	var kv jetstream.KeyValue
-	// Asked again: a meta leader that is about to change answers nobody.
+	// Retry, because a meta leader that is about to change does not reply.
 	for end := time.Now().Add(time.Minute); ; {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		kv, err = js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{

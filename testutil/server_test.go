@@ -29,7 +29,7 @@ func ExampleRunServer() {
 		_, err = js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "b"})
 		require.NoError(t, err)
 
-		s.Restart() // the bucket is still there; nc comes back by itself
+		s.Restart() // the bucket is still there, and nc reconnects by itself
 	}
 }
 
@@ -122,7 +122,7 @@ func TestWithStoreDir(t *testing.T) {
 	})
 }
 
-// A server that cannot start says why.
+// TestStartFails checks that a server that cannot start reports why.
 func TestStartFails(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
@@ -136,7 +136,7 @@ func TestStartFails(t *testing.T) {
 	require.Contains(t, tb.said, "storage directory is not a directory")
 }
 
-// failing is a testing.TB whose failures a test can read.
+// failing is a testing.TB that records the failure.
 type failing struct {
 	testing.TB
 	said string
@@ -147,7 +147,7 @@ func (f *failing) Fatalf(format string, args ...any) {
 	runtime.Goexit()
 }
 
-// The log goes to the test's, and stops with the server.
+// TestWithLog checks that the server's log goes to the test's log and stops with the server.
 func TestWithLog(t *testing.T) {
 	tb := &logging{TB: t}
 	s := testutil.RunServer(tb, testutil.WithLog())
@@ -158,7 +158,7 @@ func TestWithLog(t *testing.T) {
 	require.Contains(t, tb.text(), "Initiating Shutdown")
 }
 
-// logging is a testing.TB whose log a test can read.
+// logging is a testing.TB that records its log.
 type logging struct {
 	testing.TB
 	mu   sync.Mutex
