@@ -24,7 +24,7 @@ import (
 // cyclesVar sets how many cycles of each kind TestAnswersOnCluster runs.
 const cyclesVar = "NATSLOCK_ANSWER_CYCLES"
 
-// want says how an answer differs from the true answer.
+// want returns an error describing how err differs from target, or nil if it does not.
 func want(err, target error) error {
 	switch {
 	case target == nil && err != nil:
@@ -37,7 +37,7 @@ func want(err, target error) error {
 	return nil
 }
 
-// freed unlocks what was taken of the lock that another client has just left.
+// freed unlocks what was acquired after another client released the lock.
 func freed(l *natslock.Lock, err error) error {
 	if err == nil {
 		err = l.Unlock(context.Background())
@@ -45,7 +45,7 @@ func freed(l *natslock.Lock, err error) error {
 	return err
 }
 
-// heldBy checks that a one-shot acquire names the holder l.
+// heldBy checks that a one-shot acquire is refused and names l's holder.
 func heldBy(l *natslock.Lock, got *natslock.Lock, err error) error {
 	if err == nil {
 		return errors.Join(errors.New("granted beside a holder"), got.Unlock(context.Background()))
@@ -57,9 +57,9 @@ func heldBy(l *natslock.Lock, got *natslock.Lock, err error) error {
 	return nil
 }
 
-// answerKinds are changes that client a makes and that the server acknowledges,
-// each followed by a question of client b, who is connected to another server.
-// Client c is connected to the third. An error is a wrong answer.
+// answerKinds are changes that client a makes and the server acknowledges, each followed by a query
+// from client b, which is connected to another server. Client c is connected to the third. An error
+// means that the reply was wrong.
 var answerKinds = map[string]func(t *testing.T, a, b, c *peer, name string) error{
 	"Break of a holder": func(t *testing.T, a, b, _ *peer, name string) error {
 		l := kit.Must(t, a.c.Lock, name)
@@ -170,7 +170,7 @@ var answerKinds = map[string]func(t *testing.T, a, b, c *peer, name string) erro
 	},
 }
 
-// end unlocks, which says what it must: that the lock was broken, or nothing.
+// end unlocks l and checks the result: ErrBroken if the lock was broken, and no error otherwise.
 func end(l *natslock.Lock, broken bool) error {
 	if broken {
 		return want(l.Unlock(context.Background()), natslock.ErrBroken)
@@ -178,7 +178,7 @@ func end(l *natslock.Lock, broken bool) error {
 	return want(l.Unlock(context.Background()), nil)
 }
 
-// queued waits until n are queued, by the word of client p.
+// queued waits until client p sees n clients in the queue.
 func queued(t *testing.T, p *peer, kind admin.Kind, name string, n int) {
 	t.Helper()
 	kit.Eventually(t, fmt.Sprintf("%d queued", n), func() bool {
@@ -187,8 +187,8 @@ func queued(t *testing.T, p *peer, kind admin.Kind, name string, n int) {
 	})
 }
 
-// gaveUp has a client queue and give up. When it returns, the server has deleted
-// what was left, by the word of client p.
+// gaveUp lets a client queue and give up. It returns once client p sees that the server has deleted
+// everything the client left behind.
 func gaveUp(t *testing.T, p *peer, lock func(context.Context) error, kind admin.Kind, name string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -204,8 +204,8 @@ func gaveUp(t *testing.T, p *peer, lock func(context.Context) error, kind admin.
 	queued(t, p, kind, name, 0)
 }
 
-// TestAnswersOnCluster asks, on three replicas, right after another client's change
-// was acknowledged: each answer is true, whichever replica lags.
+// TestAnswersOnCluster queries three replicas right after another client's change was acknowledged.
+// Every reply must be true, whichever replica lags.
 func TestAnswersOnCluster(t *testing.T) {
 	tier.Proof(t)
 	cycles := 60
@@ -224,7 +224,7 @@ func TestAnswersOnCluster(t *testing.T) {
 			wrong := 0
 			begun := time.Now()
 			for i := range cycles {
-				// Names that these clients have used a moment ago, and new ones.
+				// Use names that these clients have used a moment ago as well as new ones.
 				name := fmt.Sprintf("%s %d", kind, i%8)
 				if i%2 == 0 {
 					name = fmt.Sprintf("%s new %d", kind, i)
@@ -240,11 +240,11 @@ func TestAnswersOnCluster(t *testing.T) {
 	}
 }
 
-// lateLeader is a store of replicas whose leader has applied nothing after a revision that
-// the followers have passed.
+// lateLeader is a replicated store whose leader has applied nothing after a certain revision,
+// although the followers have.
 type lateLeader struct {
 	kvstore.KV
-	last atomic.Uint64 // 0: it has applied all
+	last atomic.Uint64 // 0 if the leader has applied everything
 }
 
 func (*lateLeader) Alone() bool { return false }
@@ -257,9 +257,9 @@ func (s *lateLeader) State(ctx context.Context, pattern string) (kvstore.State, 
 	return st, err
 }
 
-// A follower shows that a holder has left, and the leader has not applied that yet: it
-// would refuse an acquire. A view that shows a free lock waits for the leader, and for a
-// second at most.
+// TestViewsWaitForLeader lets a follower show that a holder has left before the leader has applied
+// that, so that the leader would still refuse an acquire. A view that shows a free lock waits for
+// the leader, but for at most a second.
 func TestViewsWaitForLeader(t *testing.T) {
 	holder := func(p *peer) acquireFunc { return p.c.Lock }
 	reader := func(p *peer) acquireFunc { return p.RLock }

@@ -12,9 +12,9 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// A break goes by the leader's record of a holder, not by that of a lagging replica. It
-// breaks a holder that the replica does not know. A holder that the replica still shows as
-// broken may be gone, and the break reports that.
+// TestBreakByLaggingReplica checks that a break relies on the leader's record of a holder rather
+// than a lagging replica's. It breaks a holder that the replica does not know yet. If the replica
+// still shows a broken holder that is in fact gone, the break reports that.
 func TestBreakByLaggingReplica(t *testing.T) {
 	for _, c := range []struct {
 		name string

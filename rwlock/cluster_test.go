@@ -20,9 +20,9 @@ const streamName = "KV_natslock"
 
 var r3 = natslock.WithReplicas(3)
 
-// TestClusterOutage kills, and in another cluster cuts off, the server that leads
-// the stream while a writer drains a reader. Most of it is waiting, so the two
-// run together, after everything before and before everything behind.
+// TestClusterOutage kills the server that leads the stream while a writer drains a reader, and in a
+// second cluster isolates it instead. Both cases consist mostly of waiting, so they run in parallel
+// with each other but with no other test.
 func TestClusterOutage(t *testing.T) {
 	tier.Proof(t)
 	for name, outage := range map[string]func(*testing.T) (vacuous string){"killed": leaderKilled, "isolated": leaderIsolated} {
@@ -40,8 +40,9 @@ func TestClusterOutage(t *testing.T) {
 	}
 }
 
-// late says why a lease with so much left could not be renewed, if an election was the
-// reason: votes that are split are repeated seconds later. "": it was not.
+// late reports why a lease with this much time left could not be renewed if the election was to
+// blame: a split vote is repeated only seconds later. It returns "" if the election was not to
+// blame.
 func late(election, left time.Duration) string {
 	if election < left-2*time.Second {
 		return ""
@@ -49,8 +50,8 @@ func late(election, left time.Duration) string {
 	return fmt.Sprintf("the election took %v, and the reader's lease had %v left", election, left)
 }
 
-// leaderKilled: at the default TTL nothing is lost, and the writer gets in when
-// the reader leaves.
+// leaderKilled checks that at the default TTL nothing is lost, and that the writer gets in when the
+// reader leaves.
 func leaderKilled(t *testing.T) (vacuous string) {
 	cl := testutil.RunCluster(t, 3)
 	a, b, c := newPeer(t, cl.Connect(), 1, r3), newPeer(t, cl.Connect(), 2, r3), newPeer(t, cl.Connect(), 3, r3)
@@ -102,17 +103,17 @@ func leaderKilled(t *testing.T) (vacuous string) {
 	return ""
 }
 
-// leaderIsolated is the counter-example of the model checker. A writer is connected to the
-// stream's leader and drains a reader. Then that server is cut off from the others. They
-// elect another leader, with which the reader renews. The old leader still believes to
-// lead, removes the reader by its own clock, and answers the writer that no reader is left.
-// The writer must not believe it, however long its own lease and so its own margin are.
+// leaderIsolated replays the model checker's counterexample. A writer connected to the stream's
+// leader drains a reader, and then that server is cut off from the others. They elect a new leader,
+// with which the reader renews its lease. The old leader still believes it is leading, removes the
+// reader by its own clock, and tells the writer that no reader is left. The writer must not believe
+// it, however long its own lease and therefore its margin.
 func leaderIsolated(t *testing.T) (vacuous string) {
-	const ttl = 12 * time.Second // the reader outlives an election of up to 9 s
+	const ttl = 12 * time.Second // long enough for the reader to survive an election of up to 9 s
 	cl := testutil.RunCluster(t, 3)
-	newPeer(t, cl.Connect(), 0, r3) // makes the bucket
-	// A leader checks every 10 s, from its election on, whether it has lost its followers
-	// 10 s before. So a new leader goes on for almost 20 s.
+	newPeer(t, cl.Connect(), 0, r3) // creates the bucket
+	// From its election on, a leader checks every 10 s whether it lost its followers more than 10 s
+	// ago. A new leader can therefore carry on for almost 20 s.
 	cl.StepDown(t, streamName)
 	began := time.Now()
 	old := cl.Index(cl.WaitStreamLeader(t, streamName))
@@ -143,9 +144,9 @@ func leaderIsolated(t *testing.T) (vacuous string) {
 	cl.Isolate(old)
 	isolated, election := time.Now(), time.Duration(0)
 	believed := func() bool { return cl.Servers()[old].Server().JetStreamIsStreamLeader("$G", streamName) }
-	led := time.Duration(0) // for how long the old leader believed to lead after the reader's renewal
+	led := time.Duration(0) // how long the old leader believed it was leading after the reader's renewal
 
-	// The lie: no reader, from a leader that knows the gate.
+	// The lie: a leader that knows about the gate replies that there is no reader.
 	lies := 0
 	for time.Since(extended) < 40*time.Second && lies < 20 {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -189,9 +190,9 @@ func leaderIsolated(t *testing.T) (vacuous string) {
 	require.Greater(t, time.Since(extended), ttl)
 	t.Logf("the old leader lied from some %v after it was cut off", time.Since(extended)-2*time.Second)
 
-	// For a moment now there are two leaders within reach of all clients. The old leader
-	// has no record of the reader any more, and refuses its renewals and its release. That
-	// proves nothing, because the old leader is behind.
+	// For a moment all clients can now reach two leaders. The old one no longer has the reader's
+	// record, and refuses its renewals and its release. That proves nothing, because the old leader
+	// is behind.
 	cl.Rejoin(old)
 	require.NoError(t, rl.Extend(t.Context(), 0))
 	require.Positive(t, rl.Remaining())

@@ -21,8 +21,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// tally counts the writes of a peer by their stage, and delays the answers to those of some
-// stages. The function that it returns returns the counts since its last call.
+// tally counts a peer's writes by stage, and delays the replies to writes in the given stages. The
+// returned function reports the counts since its last call.
 func (p *peer) tally(late ...string) func() map[string]int {
 	var mu sync.Mutex
 	n := map[string]int{}
@@ -45,7 +45,7 @@ func (p *peer) tally(late ...string) func() map[string]int {
 	}
 }
 
-// readAll has n goroutines of a peer ask to read at the same time.
+// readAll starts n goroutines of a peer that all try to read at the same time.
 func (p *peer) readAll(n int) chan grant {
 	grants := make(chan grant, n)
 	for i := range n {
@@ -54,7 +54,7 @@ func (p *peer) readAll(n int) chan grant {
 	return grants
 }
 
-// granted takes n grants off a channel.
+// granted receives n grants from a channel.
 func granted(t *testing.T, grants <-chan grant, n int) (locks []*natslock.Lock) {
 	t.Helper()
 	for range n {
@@ -65,7 +65,7 @@ func granted(t *testing.T, grants <-chan grant, n int) (locks []*natslock.Lock) 
 	return locks
 }
 
-// refused requires that a peer does not get to read within a while.
+// refused checks that a peer is refused a read lock and does not get it by waiting a moment either.
 func (p *peer) refused(t *testing.T, why string) {
 	t.Helper()
 	_, err := p.TryRLock(t.Context(), "x")
@@ -74,12 +74,12 @@ func (p *peer) refused(t *testing.T, why string) {
 	require.ErrorIs(t, err, natslock.ErrTimeout, why)
 }
 
-// TestCohortReaders: a hundred goroutines that read make one lease, and so do a hundred that
-// come later. A writer waits for those that are inside, and for no others.
+// TestCohortReaders checks that a hundred reading goroutines share one lease, and that a hundred
+// later ones share one too. A writer waits only for those that are inside.
 func TestCohortReaders(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})), newPeer(t, s.Connect(), 2)
-		writes := a.tally("read take") // so that all ask before it is answered
+		writes := a.tally("read take") // so that all of them ask before the first reply
 		locks := granted(t, a.readAll(100), 100)
 		require.Equal(t, map[string]int{"read take": 1}, writes())
 		ids := map[string]bool{}
@@ -91,8 +91,8 @@ func TestCohortReaders(t *testing.T) {
 		require.Len(t, ids, 100, "each has an id of its own")
 		require.Equal(t, 100, a.c.Stats().Held)
 
-		// The first reader after the turn subscribes. The leader refuses a write of it, and lists
-		// the queue and the gate.
+		// The first reader after the turn subscribes. The leader refuses one of its writes, and it
+		// lists the queue and the gate.
 		overTurn()
 		before := trafficOf(a.nc)
 		l, err := a.RLock(t.Context(), "x")
@@ -115,7 +115,7 @@ func TestCohortReaders(t *testing.T) {
 		kit.Unlock(t, locks[:100]...)
 		require.Equal(t, traffic{}, before.since(a.nc))
 
-		// Two seconds later the client has to list again, and once.
+		// Two seconds later the client has to list again, but only once.
 		time.Sleep(2 * time.Second)
 		writes()
 		before = trafficOf(a.nc)
@@ -139,8 +139,8 @@ func TestCohortReaders(t *testing.T) {
 	})
 }
 
-// TestCohortReadersUnnotified: when every notification of a gate is lost, and the queue cannot be
-// listed, readers join for a second at most.
+// TestCohortReadersUnnotified checks that readers join for at most a second if every gate
+// notification is lost and the queue cannot be listed.
 func TestCohortReadersUnnotified(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
@@ -171,9 +171,9 @@ func TestCohortReadersUnnotified(t *testing.T) {
 	})
 }
 
-// TestCohortReadersOfTheQueueOnly: readers that have waited in the queue have listed it, and not the
-// gate. The next one lists both. A writer that finds the lock without a queue takes the gate without
-// a place in it.
+// TestCohortReadersOfTheQueueOnly covers readers that have waited in the queue, and so have listed
+// it but not the gate. The next reader lists both. A writer that finds an empty queue takes the
+// gate without taking a place in it.
 func TestCohortReadersOfTheQueueOnly(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
@@ -186,7 +186,7 @@ func TestCohortReadersOfTheQueueOnly(t *testing.T) {
 		kit.Unlock(t, l)
 		readers := granted(t, reads, 3)
 		synctest.Wait()
-		time.Sleep(2 * time.Second) // if the three have listed the gate, that was before the last second
+		time.Sleep(2 * time.Second) // if the three have listed the gate, that was more than a second ago
 		before := trafficOf(a.nc)
 		r, err := a.RLock(t.Context(), "x")
 		require.NoError(t, err)
@@ -201,8 +201,8 @@ func TestCohortReadersOfTheQueueOnly(t *testing.T) {
 	})
 }
 
-// TestCohortReadersBehindAPlace: a writer has queued, and the server does not have its gate
-// yet. Nobody joins the readers before it.
+// TestCohortReadersBehindAPlace checks that once a writer has queued nobody joins the readers ahead
+// of it, even before the server has its gate.
 func TestCohortReadersBehindAPlace(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b, c := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2), newPeer(t, s.Connect(), 3)
@@ -222,9 +222,9 @@ func TestCohortReadersBehindAPlace(t *testing.T) {
 	})
 }
 
-// TestCohortReadersWait: goroutines that read wait together at one place. Those that have asked before
-// its ticket enter together, past the readers of other clients, and not past a writer. Those that
-// have asked since wait together for the next lease.
+// TestCohortReadersWait checks that reading goroutines wait together in one place. Those that asked
+// before its ticket was issued enter together, past other clients' readers but not past a writer.
+// Those that asked later wait together for the next lease.
 func TestCohortReadersWait(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b, c, d := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2), newPeer(t, s.Connect(), 3), newPeer(t, s.Connect(), 4)
@@ -238,7 +238,7 @@ func TestCohortReadersWait(t *testing.T) {
 		}
 		l, err := c.Lock(t.Context(), "x")
 		require.NoError(t, err)
-		writes := a.tally("read take") // so that all ask before it is answered
+		writes := a.tally("read take") // so that all of them ask before the first reply
 		first := a.readAll(50)
 		time.Sleep(200 * time.Millisecond)
 		queue(1)
@@ -277,8 +277,8 @@ func TestCohortReadersWait(t *testing.T) {
 	})
 }
 
-// TestCohortReadersBroken: a break ends the contexts of all readers, and the broken record
-// keeps writers out until the last reader has stopped.
+// TestCohortReadersBroken checks that a break ends the contexts of all readers, and that the broken
+// record keeps writers out until the last reader has stopped.
 func TestCohortReadersBroken(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{WatchAfter: 1})), newPeer(t, s.Connect(), 2)
@@ -311,8 +311,8 @@ func TestCohortReadersBroken(t *testing.T) {
 	})
 }
 
-// TestCohortReadersExtend: a reader lengthens the lease of those beside it, for as long as it
-// is inside. It does not shorten it unless it is alone.
+// TestCohortReadersExtend checks that a reader can lengthen the lease for the readers next to it
+// while it is inside, but can shorten it only if it is the only one.
 func TestCohortReadersExtend(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 15 * time.Second
@@ -331,8 +331,8 @@ func TestCohortReadersExtend(t *testing.T) {
 	})
 }
 
-// TestCohortReadersDropped: the handle of one reader is dropped. The lease runs out, and
-// nobody joins it any more.
+// TestCohortReadersDropped drops one reader's handle. The lease runs out, and nobody can join it
+// any more.
 func TestCohortReadersDropped(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 5 * time.Second
@@ -355,9 +355,9 @@ func TestCohortReadersDropped(t *testing.T) {
 	})
 }
 
-// TestCohortReadersMerge: goroutines that come when a second has gone by in silence wait for one
-// list together, and join the readers inside. If a writer has come, they queue together when the
-// lease of those readers has ended.
+// TestCohortReadersMerge checks that goroutines that arrive after a silent second share one listing
+// and join the readers inside. If a writer has arrived, they queue together once those readers'
+// lease has ended.
 func TestCohortReadersMerge(t *testing.T) {
 	for _, writer := range []bool{false, true} {
 		t.Run(fmt.Sprintf("writer %v", writer), func(t *testing.T) {
@@ -397,8 +397,8 @@ func TestCohortReadersMerge(t *testing.T) {
 	}
 }
 
-// TestCohortWriters: the goroutines of a client that write have one gate, and drain the
-// readers before it once. When the goroutine that drains gives up, the next one goes on.
+// TestCohortWriters checks that a client's writing goroutines share one gate, and drain the readers
+// ahead of it only once. If the goroutine that drains gives up, the next one continues.
 func TestCohortWriters(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})), newPeer(t, s.Connect(), 2)
@@ -419,7 +419,7 @@ func TestCohortWriters(t *testing.T) {
 			_, err := a.Lock(ctx, "x")
 			first <- err
 		}()
-		synctest.Wait() // its claim has no answer yet
+		synctest.Wait() // its claim is unanswered
 		const n = 10
 		grants := make(chan grant, n)
 		for i := range n {
@@ -457,8 +457,8 @@ func TestCohortWriters(t *testing.T) {
 	})
 }
 
-// TestCohortWritersLoseTheGate: a writer loses its gate, and a reader gets in. The next writer
-// of its client has to drain that one.
+// TestCohortWritersLoseTheGate lets a reader in after a writer has lost its gate. The client's next
+// writer must drain that reader.
 func TestCohortWritersLoseTheGate(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1, natslock.WithTTL(5*time.Second)), newPeer(t, s.Connect(), 2)
@@ -485,8 +485,8 @@ func TestCohortWritersLoseTheGate(t *testing.T) {
 	})
 }
 
-// TestCohortOfEachMode: goroutines that read and goroutines that write do not join each other, also
-// when their claims have no answer yet.
+// TestCohortOfEachMode checks that reading and writing goroutines do not join each other, even
+// while their claims are unanswered.
 func TestCohortOfEachMode(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
@@ -517,9 +517,9 @@ func TestCohortOfEachMode(t *testing.T) {
 	})
 }
 
-// TestCohortReadersDrivenOn: the goroutine that has sent the join gives up, and the next
-// one goes on. The acknowledgement of the first join comes late. It does not cost the next
-// one its record.
+// TestCohortReadersDrivenOn lets the goroutine that sent the join give up, after which the next one
+// continues. The first join is acknowledged late, which must not cost the next goroutine its
+// record.
 func TestCohortReadersDrivenOn(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})), newPeer(t, s.Connect(), 2)
@@ -536,7 +536,7 @@ func TestCohortReadersDrivenOn(t *testing.T) {
 		cancel()
 		require.ErrorIs(t, kit.Receive(t, first, "the end of the wait"), natslock.ErrTimeout)
 		reader := granted(t, second, 1)[0]
-		time.Sleep(200 * time.Millisecond) // the other join is answered
+		time.Sleep(200 * time.Millisecond) // until the other join is answered
 		writes := make(chan grant, 1)
 		b.write("w", writes)
 		nobody(t, writes, "over a reader")
@@ -546,8 +546,8 @@ func TestCohortReadersDrivenOn(t *testing.T) {
 	})
 }
 
-// TestCohortReadersUnansweredBehindAGate: a join has no answer yet, and the client knows of a
-// gate. A goroutine that reads does not get in with it.
+// TestCohortReadersUnansweredBehindAGate checks that a reading goroutine does not get in with an
+// unanswered join if the client knows of a gate.
 func TestCohortReadersUnansweredBehindAGate(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})), newPeer(t, s.Connect(), 2)
@@ -556,7 +556,7 @@ func TestCohortReadersUnansweredBehindAGate(t *testing.T) {
 			l, err := a.RLock(t.Context(), "x")
 			require.NoError(t, err)
 			readers = append(readers, l)
-			overTurn() // the second one has the client subscribe
+			overTurn() // the second reader makes the client subscribe
 		}
 		a.tally("read take")
 		meta := natslock.Meta(map[string]string{"k": "v"})
@@ -582,14 +582,14 @@ func TestCohortReadersUnansweredBehindAGate(t *testing.T) {
 	})
 }
 
-// TestCohortReadersEndTogether: the lease of many readers is lost. When the context of the first
-// one has ended, the client holds nothing.
+// TestCohortReadersEndTogether checks that when the shared lease of many readers is lost the client
+// no longer holds anything by the time the first reader's context ends.
 func TestCohortReadersEndTogether(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := newPeer(t, s.Connect(), 1)
 		a.f.OnSend(kit.At("read renew", faults.Drop))
 		const n = 1000
-		for range 10 { // a single round seldom meets that moment
+		for range 10 { // a single round rarely hits the right moment
 			var readers []*natslock.Lock
 			for range n {
 				l, err := a.RLock(t.Context(), "x", natslock.Detached())
@@ -606,8 +606,8 @@ func TestCohortReadersEndTogether(t *testing.T) {
 	})
 }
 
-// TestCohortReadersTryAgain: the lease that a TryRLock joins ends before it is admitted. It gets
-// its answer then, and does not wait with the others.
+// TestCohortReadersTryAgain covers a TryRLock whose lease ends before the call is admitted. It must
+// then get its result rather than wait with the others.
 func TestCohortReadersTryAgain(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 5 * time.Second
@@ -645,9 +645,9 @@ func TestCohortReadersTryAgain(t *testing.T) {
 	})
 }
 
-// TestCohortReadersClaimFound: a join is applied, a writer has its gate then, and the goroutine
-// that has sent the join gives up. Its acknowledgement comes when the next one has a place, which
-// others have joined. None of those gets in before the writer.
+// TestCohortReadersClaimFound applies a join, then lets a writer get its gate, and then the
+// goroutine that sent the join gives up. The acknowledgement arrives once the next goroutine has a
+// place that others have joined. None of them may get in ahead of the writer.
 func TestCohortReadersClaimFound(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})), newPeer(t, s.Connect(), 2)
@@ -665,7 +665,7 @@ func TestCohortReadersClaimFound(t *testing.T) {
 		time.Sleep(50 * time.Millisecond)
 		cancel()
 		require.ErrorIs(t, kit.Receive(t, first, "the end of the wait"), natslock.ErrTimeout)
-		time.Sleep(20 * time.Millisecond) // the next one has sent its place
+		time.Sleep(20 * time.Millisecond) // the next goroutine has sent its place
 		late := a.readAll(2)
 		w := granted(t, writes, 1)[0]
 		nobody(t, early, "beside a writer")
@@ -677,8 +677,8 @@ func TestCohortReadersClaimFound(t *testing.T) {
 	})
 }
 
-// TestCohortReadersBrokenBeforeEntry: the lease that a goroutine joins is broken before it is
-// admitted. The broken record keeps writers out until the readers inside have stopped.
+// TestCohortReadersBrokenBeforeEntry breaks the lease that a goroutine joins before the goroutine
+// is admitted. The broken record keeps writers out until the readers inside have stopped.
 func TestCohortReadersBrokenBeforeEntry(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 15 * time.Second
@@ -690,7 +690,7 @@ func TestCohortReadersBrokenBeforeEntry(t *testing.T) {
 			require.NoError(t, err)
 			readers = append(readers, l)
 		}
-		time.Sleep(readers[0].Remaining() - ttl*3/10) // the renewal is on its way
+		time.Sleep(readers[0].Remaining() - ttl*3/10) // the renewal is in flight
 		joins, writes := make(chan grant, 1), make(chan grant, 1)
 		a.read("r", joins)
 		nobody(t, joins, "before a renewal")
@@ -706,8 +706,8 @@ func TestCohortReadersBrokenBeforeEntry(t *testing.T) {
 	})
 }
 
-// TestCohortReadersOfOtherMetadata: a goroutine with other metadata than the only reader has a
-// lease of its own.
+// TestCohortReadersOfOtherMetadata checks that a goroutine whose metadata differs from the only
+// reader's gets its own lease.
 func TestCohortReadersOfOtherMetadata(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := newPeer(t, s.Connect(), 1)
@@ -724,8 +724,8 @@ func TestCohortReadersOfOtherMetadata(t *testing.T) {
 	})
 }
 
-// TestCohortReadersTimeout: goroutines of a client read, and a writer waits behind its gate. The
-// error of a goroutine that gives up reading names the writer, and not those readers.
+// TestCohortReadersTimeout has goroutines of a client read while a writer waits behind its gate. A
+// goroutine that gives up waiting to read gets an error that names the writer, not those readers.
 func TestCohortReadersTimeout(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
@@ -744,8 +744,8 @@ func TestCohortReadersTimeout(t *testing.T) {
 	})
 }
 
-// TestCohortReadersLost: the leases of readers that joined one after the other end. The client
-// counts nobody as a holder any more, and each Unlock says what has happened.
+// TestCohortReadersLost ends the leases of readers that joined one after another. The client no
+// longer counts anyone as a holder, and every Unlock reports what happened.
 func TestCohortReadersLost(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := newPeer(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
@@ -771,8 +771,9 @@ func TestCohortReadersLost(t *testing.T) {
 	})
 }
 
-// TestCohortOwnWriter: goroutines of a client that read do not keep its own writer out. Those that ask
-// after it wait, although the others have a place before it.
+// TestCohortOwnWriter checks that reading goroutines of a client do not shut out the client's own
+// writer. Goroutines that ask after the writer wait, even though the earlier ones have a place
+// ahead of it.
 func TestCohortOwnWriter(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
@@ -788,7 +789,7 @@ func TestCohortOwnWriter(t *testing.T) {
 		kit.Unlock(t, l)
 		readers := granted(t, first, 1)
 		nobody(t, second, "past its own writer")
-		a.write("w2", writes) // behind the other one
+		a.write("w2", writes) // behind the first writer
 		nobody(t, writes, "over readers")
 		kit.Unlock(t, readers...)
 		w := granted(t, writes, 1)
@@ -812,8 +813,8 @@ func TestCohortOwnWriter(t *testing.T) {
 	})
 }
 
-// TestCohortBehindATry: a TryLock finds a reader behind its gate. The gate is given up, and a Lock of its
-// client waits on.
+// TestCohortBehindATry checks that a TryLock that finds a reader behind its gate gives up the gate,
+// and that a Lock of the same client keeps waiting.
 func TestCohortBehindATry(t *testing.T) {
 	for _, waits := range []bool{false, true} {
 		t.Run(fmt.Sprintf("another waits %v", waits), func(t *testing.T) {
@@ -836,7 +837,7 @@ func TestCohortBehindATry(t *testing.T) {
 				if waits {
 					nobody(t, writes, "over a reader")
 				}
-				other := natslock.TTL(time.Minute) // not shared
+				other := natslock.TTL(time.Minute) // prevents sharing
 				again, err := b.TryRLock(t.Context(), "x", other)
 				if !waits {
 					require.NoError(t, err, "the gate is left")

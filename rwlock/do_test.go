@@ -15,7 +15,8 @@ import (
 
 type doFunc = func(context.Context, string, func(context.Context, *natslock.Lock) error, ...natslock.LockOption) error
 
-// TryDo and TryRDo run their function under the lock, or return at once and do not.
+// TestTryDo checks that TryDo and TryRDo either run their function under the lock or return
+// immediately without running it.
 func TestTryDo(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
@@ -48,7 +49,7 @@ func TestTryDo(t *testing.T) {
 	})
 }
 
-// An RWLock without a client says so.
+// TestZeroRWLock checks that an RWLock without a client returns an error that says so.
 func TestZeroRWLock(t *testing.T) {
 	ctx := t.Context()
 	refused := func(err error) {

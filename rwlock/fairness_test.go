@@ -22,8 +22,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// crowd loops readers or writers of x on each of the peers, each in for some tens
-// of milliseconds and away for less, and counts their grants.
+// crowd runs readers or writers of x in a loop on each of the peers, and counts their grants. Each
+// is inside for some tens of milliseconds, and outside for less.
 type crowd struct {
 	grants atomic.Int64
 	stop   context.CancelFunc
@@ -58,8 +58,8 @@ func newCrowd(t *testing.T, u *history.Recorder, peers []*peer, each int, writes
 	return c
 }
 
-// outsider lets p in against the crowd some times, and returns for how many of
-// its grants, and how long, it had to wait at most.
+// outsider has p acquire the lock several times against the crowd. It returns the most grants to
+// the crowd, and the longest time, that p had to wait for.
 func (c *crowd) outsider(t *testing.T, u *history.Recorder, p *peer, writes bool) (most int64, longest time.Duration) {
 	take := p.RLock
 	if writes {
@@ -78,17 +78,17 @@ func (c *crowd) outsider(t *testing.T, u *history.Recorder, p *peer, writes bool
 	return most, longest
 }
 
-// TestNoStarvation measures how many grants of the other side a newcomer has to wait for.
-// They are at most one for each goroutine on that side, and one that was being made.
+// TestNoStarvation measures how many grants of the other side a newcomer has to wait for. That is
+// at most one per goroutine on the other side, plus one already in progress.
 func TestNoStarvation(t *testing.T) {
-	own := natslock.TTL(15 * time.Second) // a lease of its own: not shared
+	own := natslock.TTL(15 * time.Second) // a different TTL prevents sharing
 	for _, tc := range []struct {
 		name    string
 		clients int
 		each    int
-		writes  bool // the crowd
+		writes  bool // whether the crowd writes
 		opts    []natslock.LockOption
-		inside  bool // the outsider is of the crowd's first client
+		inside  bool // whether the outsider belongs to the crowd's first client
 	}{
 		{name: "a writer against readers", clients: 6, each: 2, opts: []natslock.LockOption{own}},
 		{name: "a writer against readers that share", clients: 4, each: 5},
@@ -114,7 +114,7 @@ func TestNoStarvation(t *testing.T) {
 				c.stop()
 				c.wg.Wait()
 				t.Logf("waited for at most %d grants, %v, of %d", most, longest, c.grants.Load())
-				// Each goroutine once, and one in the act of entering.
+				// Every goroutine once, plus one that is just entering.
 				require.LessOrEqual(t, most, int64(tc.clients*tc.each+1))
 				if !tc.writes {
 					require.Less(t, longest, 200*time.Millisecond, "readers were let in behind it")
@@ -126,8 +126,9 @@ func TestNoStarvation(t *testing.T) {
 	}
 }
 
-// TestSharingUnnotified loses every notification of a client whose goroutines read on and on.
-// It lists the gate, so a writer waits for less than a second and for those inside.
+// TestSharingUnnotified loses every notification of a client whose goroutines read continuously.
+// The client lists the gate, so a writer waits less than a second plus the time that the readers
+// inside take.
 func TestSharingUnnotified(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = time.Hour
@@ -145,8 +146,8 @@ func TestSharingUnnotified(t *testing.T) {
 	})
 }
 
-// TestLine queues readers and writers behind a writer, each of them another client. They go
-// by ticket: writers one by one, the readers between two of them together.
+// TestLine queues readers and writers of different clients behind a writer. They are served by
+// ticket: writers one by one, and the readers between two writers together.
 func TestLine(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		u := history.NewRecorder()
@@ -169,7 +170,7 @@ func TestLine(t *testing.T) {
 		info, err := admin.New(holder.c).Inspect(t.Context(), admin.KindRW, "x")
 		require.NoError(t, err)
 		require.Len(t, info.Queue, len(line))
-		time.Sleep(20 * time.Second) // over some renewals of their places
+		time.Sleep(20 * time.Second) // long enough to renew their places a few times
 		begun := time.Now()
 		kit.Unlock(t, first)
 		for at := 0; at < len(line); {
@@ -202,8 +203,8 @@ func TestLine(t *testing.T) {
 	})
 }
 
-// behind is a replica that has missed the queue: what need not contain a certain
-// revision it shows empty.
+// behind is a replica that has missed the queue: it shows an empty one unless the listing must
+// include a certain revision.
 type behind struct{ kvstore.KV }
 
 func (b behind) List(ctx context.Context, pattern string, min uint64, opts ...kvstore.ListOption) (kvstore.Listing, error) {
@@ -216,8 +217,8 @@ func (b behind) List(ctx context.Context, pattern string, min uint64, opts ...kv
 
 func (b behind) Alone() bool { return false }
 
-// TestNewcomer comes when the lock is free and the first in line has not taken it yet. No
-// newcomer passes the line, even when a replica that lags answers it.
+// TestNewcomer has a newcomer arrive when the lock is free but the first in line has not taken it
+// yet. The newcomer must not overtake the line, even if a lagging replica answers it.
 func TestNewcomer(t *testing.T) {
 	for name, under := range map[string]func(kvstore.KV) kvstore.KV{
 		"current": func(kv kvstore.KV) kvstore.KV { return kv },

@@ -24,8 +24,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// pace measures that nobody stays out for longer than a lease and a bit when
-// nobody is in: from the last release, or grant, to the next grant.
+// pace checks that while nobody is inside nobody is kept out for much longer than a lease. It
+// measures from the last release or grant to the next grant.
 type pace struct {
 	mu    sync.Mutex
 	last  time.Time // of a release or a grant; zero until the first release
@@ -51,14 +51,14 @@ func (p *pace) granted(who string) {
 	p.last = time.Now()
 }
 
-// TestFaultAtEveryStep repeats one scenario, each time with a fault in another write. A
-// reads three times, the second time in the lease of the first and the third time in one of
-// its own. W takes the gate and drains. B reads and V writes, both from the queue. A leaves
-// after some renewals, W and B after some more. Whatever happens, no writer is in beside
-// another client, all clients get in, and in the end nothing is left.
+// TestFaultAtEveryStep repeats one scenario with a fault in a different write each time. A reads
+// three times, the second time within the first lease and the third time with a lease of its own. W
+// takes the gate and drains. B reads and V writes, both from the queue. A leaves after some
+// renewals, W and B after a few more. Whatever happens, no writer is inside together with another
+// client, every client gets in, and nothing is left at the end.
 func TestFaultAtEveryStep(t *testing.T) { faultAtSteps(t, kit.WithMemoryBucket) }
 
-// TestFaultAtEveryStepServer is the same on a server.
+// TestFaultAtEveryStepServer runs the same scenario on a server.
 func TestFaultAtEveryStepServer(t *testing.T) {
 	tier.Proof(t)
 	faultAtSteps(t, kit.WithServerBucket)
@@ -68,7 +68,7 @@ func faultAtSteps(t *testing.T, in func(*testing.T, func(*testing.T, kit.FaultyB
 	for _, step := range []struct {
 		who   string
 		stage string
-		first int // which writes of that stage go wrong
+		first int // which writes of the stage are faulty
 		last  int
 	}{
 		{"A", "read take", 1, 1},
@@ -107,7 +107,7 @@ func faultAtSteps(t *testing.T, in func(*testing.T, func(*testing.T, kit.FaultyB
 				u := history.NewRecorder()
 				bucket.Tap(t, u)
 				var all sync.WaitGroup
-				for _, f := range kit.Fates { // each with clients and a lock of its own
+				for _, f := range kit.Fates { // each with its own clients and lock
 					peers := map[string]*peer{}
 					for i, who := range []string{"A", "W", "B", "V"} {
 						c, f := bucket.Client(t, uint64(i), natslock.WithTTL(faultTTL), natslock.WithOwner(who))
@@ -142,7 +142,7 @@ func faultStory(t *testing.T, name string, peers map[string]*peer) {
 		case lost:
 			assert.ErrorIs(t, err, natslock.ErrLost, "%s: %s", name, who)
 		case err != nil:
-			// Held to the end, but the server did not confirm.
+			// The lock was held to the end, but the server did not confirm the release.
 			assert.ErrorIs(t, err, natslock.ErrUnavailable, "%s: %s", name, who)
 		}
 	}
@@ -188,7 +188,7 @@ func faultStory(t *testing.T, name string, peers map[string]*peer) {
 	wg.Wait()
 	assert.Less(t, p.worst, faultTTL+1500*time.Millisecond, "%s: %s waited longer than a lease and a bit", name, p.who)
 
-	time.Sleep(2 * time.Minute) // late writes land, and are deleted
+	time.Sleep(2 * time.Minute) // until late writes have landed and been deleted
 	for who, p := range peers {
 		l, err := p.TryLock(t.Context(), name)
 		if !assert.NoError(t, err, "%s: %s is blocked by an orphan", name, who) {
@@ -207,8 +207,8 @@ func faultStory(t *testing.T, name string, peers map[string]*peer) {
 	assert.Empty(t, history.Check(u.History(), history.Options{}), name)
 }
 
-// TestFailedReadIsRepeatedSoon has the read fail with which a waiter follows the notification
-// of a release. No second notification comes, so the waiter reads again before its timers.
+// TestFailedReadIsRepeatedSoon fails the read that a waiter does after being notified of a release.
+// No second notification comes, so the waiter must read again before its timers fire.
 func TestFailedReadIsRepeatedSoon(t *testing.T) {
 	for _, holds := range []admin.Mode{admin.Shared, admin.Exclusive} {
 		t.Run(holds.String(), func(t *testing.T) {
@@ -222,7 +222,7 @@ func TestFailedReadIsRepeatedSoon(t *testing.T) {
 				require.NoError(t, err)
 				grants := make(chan grant, 1)
 				waiter.write("w", grants)
-				time.Sleep(7 * time.Second) // the early reads are over, and a late one is not due
+				time.Sleep(7 * time.Second) // the early reads are over, and no late one is due yet
 				synctest.Wait()
 				waiter.f.FailReads(func(op faults.ReadOp, _ string) error {
 					if waiter.f.Counts().ReadsFailed == 0 {
@@ -242,9 +242,9 @@ func TestFailedReadIsRepeatedSoon(t *testing.T) {
 	}
 }
 
-// TestRepeatedJoin has a join without an answer, which the client repeats under a new id.
-// The record of the first join may land at any time. It does not touch the reader that was
-// granted, and does not stay to hold up a writer for an hour.
+// TestRepeatedJoin leaves a join unanswered, so the client repeats it under a new ID. The record of
+// the first join may land at any time. It must not affect the reader that was granted, or stay and
+// hold up a writer for an hour.
 func TestRepeatedJoin(t *testing.T) {
 	for _, f := range []struct {
 		name string
@@ -285,8 +285,8 @@ func TestRepeatedJoin(t *testing.T) {
 	}
 }
 
-// TestRepeatedJoinUnread has a join without an answer, whose record the client cannot read
-// at first, as when the server is away. The client reads again, and deletes the record.
+// TestRepeatedJoinUnread leaves a join unanswered whose record the client cannot read at first, as
+// if the server were away. The client must read again and delete the record.
 func TestRepeatedJoinUnread(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := newPeer(t, s.Connect(), 1, natslock.WithTTL(time.Hour))
@@ -315,10 +315,10 @@ func TestRepeatedJoinUnread(t *testing.T) {
 	})
 }
 
-// TestDeposedLeaderRefuses: a server that was cut off may refuse writes for a moment when
-// it comes back. By its own clock it has removed records that their holders have renewed
-// elsewhere. "There is nothing" from a server that is behind is neither the loss of a lease
-// nor the failure of a release.
+// TestDeposedLeaderRefuses covers a server that was cut off and, when it returns, may briefly
+// refuse writes because by its own clock it has removed records that their holders have renewed
+// elsewhere. A "not found" from a server that is behind means neither that a lease is lost nor that
+// a release has failed.
 func TestDeposedLeaderRefuses(t *testing.T) {
 	for _, writes := range []bool{false, true} {
 		t.Run(fmt.Sprintf("writes %v", writes), func(t *testing.T) {
@@ -351,7 +351,7 @@ func TestDeposedLeaderRefuses(t *testing.T) {
 				require.Greater(t, refused["renew"], 1)
 				require.Equal(t, 2, refused["delete"])
 
-				// Where it is true, the lease is lost.
+				// If the record really is gone, the lease is lost.
 				a.f.OnSend(nil)
 				l, err = take(t.Context(), "x")
 				require.NoError(t, err)

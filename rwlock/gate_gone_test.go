@@ -12,8 +12,9 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// TestGateGoneUnnotified: a goroutine that reads waits beside its client's readers for a writer, who gives up. The end of
-// the gate is not notified, or comes while the client is cut off. The goroutine does not wait for the gate's TTL.
+// TestGateGoneUnnotified has a goroutine wait to read next to its client's readers because of a
+// writer, which then gives up. The end of the gate is not notified, or comes while the client is
+// cut off. The goroutine must not wait for the gate's TTL.
 func TestGateGoneUnnotified(t *testing.T) {
 	for _, how := range []string{"lost", "reconnect"} {
 		t.Run(how, func(t *testing.T) {

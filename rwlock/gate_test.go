@@ -18,9 +18,9 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// TestProofCountsFromTheGateWrite: what ages a proof is the time since the gate
-// write in its first answer was sent. The two answers are in time here, and with
-// the time that the write took they are not.
+// TestProofCountsFromTheGateWrite checks that a proof's age counts from when the gate write in its
+// first reply was sent. Here the two replies are in time on their own, but not if the time that the
+// write took is included.
 func TestProofCountsFromTheGateWrite(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		liar := &liar{state: func(n int, st *kvstore.State) error {
@@ -39,7 +39,7 @@ func TestProofCountsFromTheGateWrite(t *testing.T) {
 	})
 }
 
-// blind is a store whose lists are those of a replica that knows of no reader.
+// blind is a store whose listings come from a replica that knows of no reader.
 type blind struct{ kvstore.KV }
 
 func (b blind) List(ctx context.Context, pattern string, min uint64, opts ...kvstore.ListOption) (kvstore.Listing, error) {
@@ -50,8 +50,8 @@ func (b blind) List(ctx context.Context, pattern string, min uint64, opts ...kvs
 	return l, err
 }
 
-// TestListIsNoProof: a list may come from any replica. It is not what lets a
-// writer in.
+// TestListIsNoProof checks that a listing does not let a writer in, because it may come from any
+// replica.
 func TestListIsNoProof(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := newPeer(t, s.Connect(), 1)
@@ -70,7 +70,7 @@ func TestListIsNoProof(t *testing.T) {
 	})
 }
 
-// TestGateLostInTheDrain: the proof comes when the gate is lost. It is worth nothing then,
+// TestGateLostInTheDrain delivers the proof after the gate was lost. By then it is worthless,
 // because readers may have joined again.
 func TestGateLostInTheDrain(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -97,8 +97,8 @@ func TestGateLostInTheDrain(t *testing.T) {
 	})
 }
 
-// TestDrainUnnotified: a writer that gets no notification of the readers' leaving reads by
-// itself every few seconds.
+// TestDrainUnnotified checks that a writer that gets no notification of the readers leaving reads
+// by itself every few seconds.
 func TestDrainUnnotified(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1, natslock.WithTTL(time.Hour)), newPeer(t, s.Connect(), 2, natslock.WithTTL(time.Hour))
@@ -119,8 +119,8 @@ func TestDrainUnnotified(t *testing.T) {
 	})
 }
 
-// TestOwnWriterEndsSharing: the readers of a client take no one in after its own writer's
-// Lock, even when no notification says so.
+// TestOwnWriterEndsSharing checks that a client's readers admit nobody after a Lock by the client's
+// own writer, even if no notification announces it.
 func TestOwnWriterEndsSharing(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := newPeer(t, s.Connect(), 1, natslock.WithTTL(time.Hour))
@@ -144,8 +144,8 @@ func TestOwnWriterEndsSharing(t *testing.T) {
 	})
 }
 
-// TestWriterBehindSlowReader: two readers and a writer wait, and the second reader
-// is the quicker one. That it got in makes its successor, the writer, not first.
+// TestWriterBehindSlowReader has two readers and a writer wait, of which the second reader is
+// quicker than the first. That it got in does not put its successor, the writer, first in line.
 func TestWriterBehindSlowReader(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b, c, d := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2), newPeer(t, s.Connect(), 3), newPeer(t, s.Connect(), 4)
@@ -181,8 +181,8 @@ func TestWriterBehindSlowReader(t *testing.T) {
 	})
 }
 
-// TestDrainBucketRemade: a writer that waits for a reader while the bucket is re-created
-// has lost its gate. It queues behind the writers of the new bucket.
+// TestDrainBucketRemade checks that a writer that waits for a reader while the bucket is re-created
+// has lost its gate, and queues behind the writers in the new bucket.
 func TestDrainBucketRemade(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1, natslock.WithTTL(time.Hour)), newPeer(t, s.Connect(), 2)
@@ -194,7 +194,7 @@ func TestDrainBucketRemade(t *testing.T) {
 			info, err := admin.New(b.c).Inspect(t.Context(), admin.KindRW, "x")
 			return err == nil && info.Holder != nil
 		})
-		time.Sleep(2 * time.Second) // the time of its creation tells buckets apart
+		time.Sleep(2 * time.Second) // buckets are told apart by their time of creation
 		kit.RemakeBucket(t, s.Connect(), 0)
 		l := kit.Must(t, newPeer(t, s.Connect(), 3).Lock, "x")
 		time.Sleep(time.Minute)

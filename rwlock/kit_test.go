@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { kit.Main(m) }
 
-// peer is a client with its reader-writer locks and the faults of its store.
+// peer is a client with its reader-writer locks and a store that can inject faults.
 type peer struct {
 	*rwlock.RWLock
 	c  *natslock.Client
@@ -31,7 +31,7 @@ func newPeer(t testing.TB, nc *nats.Conn, seed uint64, opts ...natslock.Option) 
 	return newPeerOver(t, nc, seed, func(kv kvstore.KV) kvstore.KV { return kv }, opts...)
 }
 
-// newPeerOver makes a peer with something between the faults and the store.
+// newPeerOver creates a peer with another layer between the faults and the store.
 func newPeerOver(t testing.TB, nc *nats.Conn, seed uint64, under func(kvstore.KV) kvstore.KV, opts ...natslock.Option) *peer {
 	t.Helper()
 	p := &peer{nc: nc}
@@ -40,7 +40,7 @@ func newPeerOver(t testing.TB, nc *nats.Conn, seed uint64, under func(kvstore.KV
 	return p
 }
 
-// modeOf is how a writer, or else a reader, wants the lock.
+// modeOf returns the mode in which a writer or a reader wants the lock.
 func modeOf(writes bool) admin.Mode {
 	if writes {
 		return admin.Exclusive
@@ -48,17 +48,17 @@ func modeOf(writes bool) admin.Mode {
 	return admin.Shared
 }
 
-// overTurn lets the turn of a lease end that was granted just now. Readers join it without
-// knowing of others until then.
+// overTurn waits until the turn of a lease that was just granted has ended. Until then readers join
+// it without knowing about others.
 func overTurn() { time.Sleep(2 * time.Millisecond) }
 
-// claimOf is the id of the claim behind a lock: readers of a client share it.
+// claimOf returns the ID of the claim behind a lock, which readers of one client share.
 func claimOf(l *natslock.Lock) string {
 	id, _, _ := strings.Cut(l.ID(), ".")
 	return id
 }
 
-// spoiler changes what the leader says of its state.
+// spoiler modifies the state that the leader reports.
 type spoiler struct {
 	kvstore.KV
 	state func(kvstore.State) kvstore.State

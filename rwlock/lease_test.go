@@ -19,12 +19,13 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// TestTokens: a writer's is higher than that of every reader it waited for. A later
-// reader's is higher than the writer's. Readers that share a lease have one token.
+// TestTokens checks that a writer's token is higher than those of all readers it waited for, that a
+// later reader's token is higher than the writer's, and that readers that share a lease share its
+// token.
 func TestTokens(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
-		var last uint64 // the last writer's
+		var last uint64 // of the last writer
 		for range 3 {
 			var readers []*natslock.Lock
 			var highest uint64
@@ -58,12 +59,12 @@ func TestTokens(t *testing.T) {
 	})
 }
 
-// TestReleasedIsNotShared reads again while the release of the lease that the readers of
-// this client shared is on its way: that is a new reader.
+// TestReleasedIsNotShared checks that a reader that arrives while the release of its client's
+// shared lease is in flight gets a new lease.
 func TestReleasedIsNotShared(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
-		first, err := a.RLock(t.Context(), "x", natslock.TTL(20*time.Second)) // another lease
+		first, err := a.RLock(t.Context(), "x", natslock.TTL(20*time.Second)) // a separate lease
 		require.NoError(t, err)
 		host, err := a.RLock(t.Context(), "x")
 		require.NoError(t, err)
@@ -94,8 +95,8 @@ func TestReleasedIsNotShared(t *testing.T) {
 	})
 }
 
-// TestReadersTogether share a lease, not their contexts: each ends with its own parent, or
-// with the lease.
+// TestReadersTogether checks that readers share a lease but not their contexts: each context ends
+// with its own parent, or with the lease.
 func TestReadersTogether(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		nc, link := s.ConnectLink()
@@ -148,8 +149,8 @@ func TestReadersTogether(t *testing.T) {
 	})
 }
 
-// TestUntilBehindReplicas: a writer on several replicas renews its gate to prove that
-// nobody reads, and still ends at the time that it has named.
+// TestUntilBehindReplicas checks that a writer on several replicas, which renews its gate to prove
+// that nobody reads, still ends at the time it requested.
 func TestUntilBehindReplicas(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := liedTo(t, s, &liar{state: func(_ int, st *kvstore.State) error {
@@ -163,7 +164,7 @@ func TestUntilBehindReplicas(t *testing.T) {
 			}
 			return faults.Pass
 		})
-		until := time.Now().Add(9500 * time.Millisecond) // no TTL in whole seconds is valid for just that
+		until := time.Now().Add(9500 * time.Millisecond) // no TTL in whole seconds gives exactly this validity
 		l, err := a.Lock(t.Context(), "x", natslock.Until(until))
 		require.NoError(t, err)
 		require.Positive(t, renewed)
@@ -174,7 +175,7 @@ func TestUntilBehindReplicas(t *testing.T) {
 	})
 }
 
-// TestLeaseOptions takes readers and writers with leases of their own.
+// TestLeaseOptions tries each lease option with readers and with writers.
 func TestLeaseOptions(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
@@ -184,7 +185,7 @@ func TestLeaseOptions(t *testing.T) {
 			if writes {
 				in, other = a.Lock, b.RLock
 			}
-			// Until: ends then, and is not renewed.
+			// Until: the lock ends at that time and is not renewed.
 			begun := time.Now()
 			l, err := in(t.Context(), "x", natslock.Until(begun.Add(10*time.Second)))
 			require.NoError(t, err)
@@ -196,7 +197,7 @@ func TestLeaseOptions(t *testing.T) {
 			kit.Unlock(t, next)
 			require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrEnded)
 
-			// NoRenew: what Extend does not prolong is over.
+			// NoRenew: the lock ends unless Extend prolongs it.
 			begun = time.Now()
 			l, err = in(t.Context(), "x", natslock.TTL(5*time.Second), natslock.NoRenew())
 			require.NoError(t, err)
@@ -207,7 +208,7 @@ func TestLeaseOptions(t *testing.T) {
 			require.ErrorIs(t, l.Unlock(t.Context()), natslock.ErrLost)
 			synctest.Wait()
 
-			// Meta is shown.
+			// Meta: the metadata is shown.
 			l, err = in(t.Context(), "x", natslock.Meta(map[string]string{"job": "42"}))
 			require.NoError(t, err)
 			info, err := admin.New(b.c).Inspect(t.Context(), admin.KindRW, "x")
@@ -224,7 +225,7 @@ func TestLeaseOptions(t *testing.T) {
 			require.Equal(t, l.Token(), holders[0].Token)
 			require.Equal(t, l.ID(), holders[0].ID)
 
-			// MaxWait: who waited knows for whom, and leaves nothing.
+			// MaxWait: a waiter learns whom it waited for and leaves nothing behind.
 			begun = time.Now()
 			_, err = other(t.Context(), "x", natslock.MaxWait(3*time.Second))
 			require.ErrorIs(t, err, natslock.ErrTimeout)
@@ -239,12 +240,12 @@ func TestLeaseOptions(t *testing.T) {
 			require.Empty(t, info.Queue)
 			require.Equal(t, writes, info.Holder != nil)
 
-			// The renewed one lives on.
+			// The lock that is renewed lives on.
 			time.Sleep(time.Minute)
 			require.NoError(t, l.Err())
 			kit.Unlock(t, l)
 
-			// Detached.
+			// Detached: the lock outlives the context.
 			ctx, cancel := context.WithCancel(t.Context())
 			l, err = in(ctx, "x", natslock.Detached())
 			require.NoError(t, err)
@@ -259,7 +260,8 @@ func TestLeaseOptions(t *testing.T) {
 	})
 }
 
-// TestDo runs functions under the lock and releases it, whatever they do.
+// TestDo checks that Do and RDo run functions under the lock and release it, whatever those
+// functions do.
 func TestDo(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
@@ -297,7 +299,7 @@ func TestDo(t *testing.T) {
 	})
 }
 
-// TestSeen: Inspect, List and Watch tell readers, writers and the queue apart.
+// TestSeen checks that Inspect, List and Watch distinguish readers, writers and the queue.
 func TestSeen(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b, c := newPeer(t, s.Connect(), 1, natslock.WithOwner("alice")), newPeer(t, s.Connect(), 2, natslock.WithOwner("bob")), newPeer(t, s.Connect(), 3, natslock.WithOwner("carol"))
@@ -403,8 +405,8 @@ func TestSeen(t *testing.T) {
 	})
 }
 
-// TestCloseWithReaders closes a client whose readers share a lease: their contexts end, the
-// record stays to the end of its TTL, because the work may still be stopping.
+// TestCloseWithReaders closes a client whose readers share a lease. Their contexts end, but the
+// record stays until its TTL has passed, because the work may still be stopping.
 func TestCloseWithReaders(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const ttl = 5 * time.Second
@@ -447,7 +449,7 @@ func TestCloseWithReaders(t *testing.T) {
 		kit.Unlock(t, g.l)
 		require.ErrorIs(t, readers[2].Unlock(t.Context()), natslock.ErrClosed)
 
-		// A client whose readers leave in time closes well.
+		// A client whose readers leave in time closes cleanly.
 		l, err := b.RLock(t.Context(), "x")
 		require.NoError(t, err)
 		go func() { closed <- b.c.Close(context.Background()) }()
@@ -459,8 +461,8 @@ func TestCloseWithReaders(t *testing.T) {
 	})
 }
 
-// TestCloseEndsWaiters: a reader in line, a writer in line and a writer that drains end
-// with an error, and leave nothing.
+// TestCloseEndsWaiters checks that a queued reader, a queued writer and a draining writer all end
+// with an error and leave nothing behind.
 func TestCloseEndsWaiters(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
@@ -483,8 +485,8 @@ func TestCloseEndsWaiters(t *testing.T) {
 	})
 }
 
-// TestForeignReader: a value under the keys that no client of this library has written
-// counts as held by an unknown owner. That holds also for a value under a reader's key.
+// TestForeignReader checks that a value under the library's keys that the library did not write
+// counts as held by an unknown owner, even under a reader's key.
 func TestForeignReader(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := newPeer(t, s.Connect(), 1)
@@ -511,9 +513,10 @@ func TestForeignReader(t *testing.T) {
 	})
 }
 
-// A client that closes reads whether the claim of a reader was stored. The server may answer
-// that read before it stores the claim. Close waits for the answer to the claim, or the
-// record would keep writers out until its TTL.
+// TestCloseWithUnansweredReader covers a client that closes while a reader's claim is unanswered,
+// and so reads whether the claim was stored. The server may answer that read before it stores the
+// claim. Close must therefore wait for the reply to the claim, or the record would keep writers out
+// until its TTL.
 func TestCloseWithUnansweredReader(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		p := newPeer(t, s.Connect(), 1)
@@ -528,7 +531,7 @@ func TestCloseWithUnansweredReader(t *testing.T) {
 		over := make(chan error, 1)
 		go func() { _, err := p.RLock(t.Context(), "x"); over <- err }()
 		key := <-sent
-		synctest.Wait() // the claim is stored, and its answer is under way
+		synctest.Wait() // the claim is stored, and its reply is in flight
 		p.f.FailReads(func(_ faults.ReadOp, asked string) error {
 			if asked == key {
 				return kvstore.ErrNotFound

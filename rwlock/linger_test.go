@@ -20,7 +20,7 @@ import (
 
 type locking func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error)
 
-// soon takes a lock and gives it back, which is not to locking long.
+// soon acquires and releases a lock, which must not take longer than within.
 func soon(t *testing.T, lock locking, within time.Duration, opts ...natslock.LockOption) {
 	t.Helper()
 	begun := time.Now()
@@ -31,8 +31,9 @@ func soon(t *testing.T, lock locking, within time.Duration, opts ...natslock.Loc
 	synctest.Wait()
 }
 
-// A side of a reader-writer lock that lingers is taken again without a message, and given
-// up at once to the others that wait. A one-shot acquire of another client learns that it is idle.
+// TestLinger checks that either side of a lingering reader-writer lock is reacquired without a
+// message, and given up immediately to anyone else who waits. Another client's one-shot acquire
+// learns that the lock is idle.
 func TestLinger(t *testing.T) {
 	lingers := natslock.Linger(time.Hour)
 	const within = 10 * time.Millisecond
@@ -84,8 +85,8 @@ func TestLinger(t *testing.T) {
 	}
 }
 
-// A writer waits for an idle lease of readers whose client gets no notification of its gate. The
-// gate is written again a second later, which is notified, too.
+// TestLingerReadersUnnotified has a writer wait for readers' idle lease whose client is not
+// notified of the gate. The gate is written again a second later, and that write is notified.
 func TestLingerReadersUnnotified(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2, natslock.WithTTL(time.Hour))
@@ -99,7 +100,7 @@ func TestLingerReadersUnnotified(t *testing.T) {
 	})
 }
 
-// TestLingerBehindATry: a goroutine that asks while a TryRLock of its client is under way
+// TestLingerBehindATry checks that a goroutine that asks while its client's TryRLock is in progress
 // does not wait for the end of an idle lease.
 func TestLingerBehindATry(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -115,7 +116,7 @@ func TestLingerBehindATry(t *testing.T) {
 			return faults.Pass
 		})
 		tried := make(chan error, 1)
-		go func() { // gives up the idle lease, and gets no answer in time
+		go func() { // gives up the idle lease, and gets no reply in time
 			l, err := a.TryRLock(t.Context(), "x")
 			if err == nil {
 				err = l.Unlock(context.Background())
@@ -124,7 +125,7 @@ func TestLingerBehindATry(t *testing.T) {
 		}()
 		synctest.Wait()
 		soon(t, a.Lock, time.Second, lingers) // idle again
-		time.Sleep(300 * time.Millisecond)    // the other one goes on
+		time.Sleep(300 * time.Millisecond)    // until the other goroutine has continued
 		soon(t, a.Lock, 2*time.Second, lingers)
 		require.NoError(t, <-tried)
 		require.NoError(t, a.c.Close(context.Background()))
@@ -132,7 +133,8 @@ func TestLingerBehindATry(t *testing.T) {
 	})
 }
 
-// A one-shot writer meets a reader of its own client whose lease is to linger, and who is inside.
+// TestLingerTryBesideAReader checks a one-shot writer that meets a reader of its own client that is
+// inside with a lingering lease.
 func TestLingerTryBesideAReader(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := newPeer(t, s.Connect(), 1)
@@ -145,7 +147,7 @@ func TestLingerTryBesideAReader(t *testing.T) {
 	})
 }
 
-// replicated is a store with replicas. It counts the lists.
+// replicated is a store with replicas that counts listings.
 type replicated struct {
 	kvstore.KV
 	lists *atomic.Int64
@@ -158,8 +160,8 @@ func (s replicated) List(ctx context.Context, pattern string, least uint64, opts
 	return s.KV.List(ctx, pattern, least, opts...)
 }
 
-// TestLingerReadersTogether: a client lists the queues of idle readers with one request,
-// even where replicas can lag. A replica that has nothing to show names no state.
+// TestLingerReadersTogether checks that a client lists the queues of idle readers in one request,
+// even if replicas can lag. A replica that has nothing to show does not report its state.
 func TestLingerReadersTogether(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		var lists atomic.Int64

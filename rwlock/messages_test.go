@@ -14,7 +14,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// traffic is what a connection has sent and received.
+// traffic counts the messages that a connection has received and sent.
 type traffic struct{ in, out uint64 }
 
 func trafficOf(nc *nats.Conn) traffic {
@@ -22,20 +22,20 @@ func trafficOf(nc *nats.Conn) traffic {
 	return traffic{s.InMsgs, s.OutMsgs}
 }
 
-// since returns what there was since before, when all is quiet.
+// since waits until all is quiet and returns the traffic since before.
 func (before traffic) since(nc *nats.Conn) traffic {
 	synctest.Wait()
 	now := trafficOf(nc)
 	return traffic{now.in - before.in, now.out - before.out}
 }
 
-// TestMessagesUncontended: joining is one publish and its answer, leaving is
-// another. A writer takes the gate, asks once who reads, and leaves.
+// TestMessagesUncontended checks that a reader costs one publish and its reply to join, and the
+// same again to leave. A writer takes the gate, asks once who is reading, and leaves.
 func TestMessagesUncontended(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := newPeer(t, s.Connect(), 1)
 		rl, err := a.RLock(t.Context(), "warm")
-		require.NoError(t, err) // with the first write comes the subscription for its answer
+		require.NoError(t, err) // the first write also subscribes for replies
 		kit.Unlock(t, rl)
 		synctest.Wait()
 		for i := range 3 {
@@ -49,7 +49,7 @@ func TestMessagesUncontended(t *testing.T) {
 			require.Equal(t, traffic{1, 1}, before.since(a.nc), "Unlock of a reader")
 
 			before = trafficOf(a.nc)
-			l, err = a.Lock(t.Context(), "written "+name) // where nobody has just left
+			l, err = a.Lock(t.Context(), "written "+name) // a name that nobody has just released
 			require.NoError(t, err)
 			require.Equal(t, traffic{2, 2}, before.since(a.nc), "Lock: the gate, and who reads")
 			before = trafficOf(a.nc)
@@ -59,8 +59,8 @@ func TestMessagesUncontended(t *testing.T) {
 	})
 }
 
-// TestMessagesOfOneAmongMany: one more reader costs itself two messages each way. It costs
-// the readers that are in already nothing, however many they are.
+// TestMessagesOfOneAmongMany checks that one more reader costs itself two messages each way, and
+// the readers already inside nothing, no matter how many they are.
 func TestMessagesOfOneAmongMany(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		joiner := newPeer(t, s.Connect(), 0, natslock.WithTTL(time.Hour))
@@ -73,7 +73,7 @@ func TestMessagesOfOneAmongMany(t *testing.T) {
 				require.NoError(t, err)
 				readers, locks = append(readers, p), append(locks, l)
 			}
-			time.Sleep(3 * time.Second) // they watch their own records by now
+			time.Sleep(3 * time.Second) // they are watching their own records by now
 			synctest.Wait()
 			var before []traffic
 			for _, p := range readers {
@@ -95,8 +95,8 @@ func TestMessagesOfOneAmongMany(t *testing.T) {
 	})
 }
 
-// TestGoroutines holds many read locks of one client, shared ones and ones with
-// leases of their own: no goroutine belongs to any of them.
+// TestGoroutines checks that the read locks of one client, whether shared or with separate leases,
+// need no goroutines of their own.
 func TestGoroutines(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := newPeer(t, s.Connect(), 1)

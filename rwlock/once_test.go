@@ -17,9 +17,10 @@ import (
 
 type acquireFunc = func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error)
 
-// A one-shot acquire that a lagging replica answers does not return that the lock is
-// held, read or queued for when that is over: the leader confirms each no. Asked so,
-// it is granted, and names the holder where there is one.
+// TestOnceByLaggingReplica checks that a one-shot acquire answered by a lagging replica never
+// reports that the lock is held, read or queued for if that is already over, because every refusal
+// is confirmed by the leader. With the leader's reply it is granted, or names the holder if there
+// is one.
 func TestOnceByLaggingReplica(t *testing.T) {
 	reader := func(p *peer) acquireFunc { return p.RLock }
 	writer := func(p *peer) acquireFunc { return p.Lock }
@@ -27,7 +28,7 @@ func TestOnceByLaggingReplica(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		before func(*peer) acquireFunc
-		waits  func(*peer) acquireFunc // behind before, and gives up; nil: nobody
+		waits  func(*peer) acquireFunc // queued behind before, and gives up; nil for nobody
 		try    func(*peer) acquireFunc
 	}{
 		{"TryLock after Unlock", mutex, nil, func(p *peer) acquireFunc { return p.c.TryLock }},
@@ -42,7 +43,7 @@ func TestOnceByLaggingReplica(t *testing.T) {
 				newPeer(t, s.Connect(), 0)
 				r := history.NewReplica(t, s.Connect())
 				a, b, w := newPeerOver(t, s.Connect(), 1, r.Over), newPeerOver(t, s.Connect(), 2, r.Over), newPeerOver(t, s.Connect(), 3, r.Over)
-				// Its own tombstone is what b expects: nothing but a read says more.
+				// b expects its own tombstone, so only a read can tell it more.
 				kit.Unlock(t, kit.Must(t, c.before(b), "x"))
 				l := kit.Must(t, c.before(a), "x")
 				over := func() {}
@@ -57,7 +58,7 @@ func TestOnceByLaggingReplica(t *testing.T) {
 					over = func() {
 						cancel()
 						require.ErrorIs(t, kit.Receive(t, done, "the waiter"), natslock.ErrTimeout)
-						// The client of the waiter deletes its place in the background.
+						// The waiter's client deletes its place in the background.
 						kit.Eventually(t, "its place is gone", func() bool { return len(kit.KeysLeft(t, s.Connect())) == 1 })
 					}
 				}
@@ -78,8 +79,8 @@ func TestOnceByLaggingReplica(t *testing.T) {
 	}
 }
 
-// A one-shot writer that has read of no reader takes the gate, and finds one behind it. When
-// it returns that it is refused, its gate is gone.
+// TestTryLockLeavesNoGate covers a one-shot writer that has seen no reader, takes the gate, and
+// then finds a reader behind it. By the time that it returns its refusal the gate is gone.
 func TestTryLockLeavesNoGate(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b, c := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2), newPeer(t, s.Connect(), 3)
@@ -102,8 +103,8 @@ func TestTryLockLeavesNoGate(t *testing.T) {
 	})
 }
 
-// A writer that gives up while it waits for the readers returns when its gate is gone: a
-// reader that tries then is not refused because of it.
+// TestGivenUpWriterLeavesNoGate checks that a writer that gives up waiting for readers returns only
+// once its gate is gone, so that a reader that tries next is not refused because of it.
 func TestGivenUpWriterLeavesNoGate(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b, c := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2), newPeer(t, s.Connect(), 3)
@@ -116,12 +117,13 @@ func TestGivenUpWriterLeavesNoGate(t *testing.T) {
 	})
 }
 
-// A user from whom the leader's reads are withheld gets the answer of the replica.
+// TestOnceWithoutLeaderReads checks that a user who is denied reads from the leader gets the
+// replica's reply.
 func TestOnceWithoutLeaderReads(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		over := func(kv kvstore.KV) kvstore.KV { return notAlone{kv} }
 		a, b := newPeerOver(t, s.Connect(), 1, over), newPeerOver(t, s.Connect(), 2, over)
-		kit.Unlock(t, kit.Must(t, b.c.Lock, "x")) // it reads before it tries again
+		kit.Unlock(t, kit.Must(t, b.c.Lock, "x")) // so that b reads before it tries again
 		l := kit.Must(t, a.c.Lock, "x")
 		lists := 0
 		b.f.FailReads(func(op faults.ReadOp, _ string) error {
@@ -140,17 +142,18 @@ func TestOnceWithoutLeaderReads(t *testing.T) {
 	})
 }
 
-// A one-shot writer that the leader names a reader to, which has gone when it is read,
-// asks again: it does not return that an unknown owner holds the lock.
+// TestTryLockReaderGoneWhenRead covers a one-shot writer to which the leader names a reader that is
+// gone by the time its record is read. The writer must ask again, rather than report that an
+// unknown owner holds the lock.
 func TestTryLockReaderGoneWhenRead(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
-		kit.Unlock(t, kit.Must(t, a.RLock, "x")) // its tombstone is named for a second
+		kit.Unlock(t, kit.Must(t, a.RLock, "x")) // its tombstone is still named for a second
 		reads := 0
 		b.f.FailReads(func(op faults.ReadOp, _ string) error {
 			if op == faults.ReadGet {
 				reads++
-				time.Sleep(1800 * time.Millisecond) // longer than a tombstone
+				time.Sleep(1800 * time.Millisecond) // longer than a tombstone lasts
 			}
 			return nil
 		})
@@ -161,9 +164,9 @@ func TestTryLockReaderGoneWhenRead(t *testing.T) {
 	})
 }
 
-// Without a replica that lags, a one-shot acquire sends no more than it must. A yes takes
-// one request where the lock was never held, and three where another client has just left
-// it. A no takes two, by the leader's refusal.
+// TestOnceRoundTrips checks that without a lagging replica a one-shot acquire sends no more than it
+// has to. A grant takes one request if the lock was never held, and three if another client has
+// just released it. A refusal takes two, because the leader refuses the write.
 func TestOnceRoundTrips(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		over := func(kv kvstore.KV) kvstore.KV { return notAlone{kv} }
@@ -203,7 +206,7 @@ func TestOnceRoundTrips(t *testing.T) {
 	})
 }
 
-// notAlone is a store that says that its bucket has replicas.
+// notAlone is a store that claims its bucket has replicas.
 type notAlone struct{ kvstore.KV }
 
 func (notAlone) Alone() bool { return false }

@@ -13,8 +13,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// A wait that an outage has made too long says so, of a reader, of a writer, and of one
-// behind its gate. Behind others that hold the lock it does not.
+// TestOutageIsNoBusyLock checks that if an outage was what made a wait too long the error says so,
+// for a reader, a writer and a writer behind its own gate. If others hold the lock it does not.
 func TestOutageIsNoBusyLock(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder, c := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)

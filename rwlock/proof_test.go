@@ -20,7 +20,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// liar stands between a writer and the store, and changes the answers about the readers.
+// liar sits between a writer and the store and alters the replies about readers.
 type liar struct {
 	kvstore.KV
 	mu    sync.Mutex
@@ -51,7 +51,7 @@ func (l *liar) Get(ctx context.Context, key string, min uint64) (kvstore.Record,
 	return l.KV.Get(ctx, key, min)
 }
 
-// liedTo makes a client whose store is behind a liar, and a fault injector.
+// liedTo creates a client whose store lies behind a liar and a fault injector.
 func liedTo(t *testing.T, s *testutil.Server, l *liar, opts ...natslock.Option) *peer {
 	t.Helper()
 	return newPeerOver(t, s.Connect(), 1, func(kv kvstore.KV) kvstore.KV {
@@ -60,7 +60,7 @@ func liedTo(t *testing.T, s *testutil.Server, l *liar, opts ...natslock.Option) 
 	}, opts...)
 }
 
-// ofReaders fails the reads of readers' records.
+// ofReaders fails reads of readers' records.
 func ofReaders(err error) func(string, uint64) error {
 	return func(key string, _ uint64) error {
 		if strings.HasPrefix(key, "read.") {
@@ -70,11 +70,11 @@ func ofReaders(err error) func(string, uint64) error {
 	}
 }
 
-// TestNoProof lets the writer ask again and again. The answers seem to say that no reader
-// is in. Each is good but for one thing, so that it proves nothing. The writer does not get
-// the lock while the reader is in. It gets the lock by a true answer in the end.
+// TestNoProof makes the writer ask again and again. Every reply seems to say that no reader is
+// inside, but has one flaw that keeps it from proving that. The writer must not get the lock while
+// the reader is inside, and gets it in the end through a true reply.
 func TestNoProof(t *testing.T) {
-	const ttl = 5 * time.Second // margin 500 ms
+	const ttl = 5 * time.Second // the margin is 500 ms
 	for _, tc := range []struct {
 		name  string
 		state func(gate uint64, st *kvstore.State) error
@@ -136,21 +136,21 @@ func TestNoProof(t *testing.T) {
 	}
 }
 
-// TestTwoAnswers: on several replicas a proof takes two answers, with a gate write between
-// them. Both come within 800 ms from the sending of the gate write that the first answer
-// contains, whatever the TTL. The reader is long gone: the test measures which answers the
-// writer takes.
+// TestTwoAnswers checks that on several replicas a proof takes two replies with a gate write
+// between them. Both must arrive within 800 ms of when the gate write that the first reply includes
+// was sent, whatever the TTL. The reader is long gone, so the test measures which replies the
+// writer accepts.
 func TestTwoAnswers(t *testing.T) {
 	const ms = time.Millisecond
 	for _, tc := range []struct {
-		late  []time.Duration // the first answers
+		late  []time.Duration // of the first replies
 		asked int
 	}{
 		{nil, 2},
 		{[]time.Duration{790 * ms}, 2},
 		{[]time.Duration{390 * ms, 400 * ms}, 2},
-		{[]time.Duration{810 * ms}, 3},    // with the second and the third
-		{[]time.Duration{0, 810 * ms}, 4}, // the third comes too late after the gate write in the second
+		{[]time.Duration{810 * ms}, 3},    // with the second and third replies
+		{[]time.Duration{0, 810 * ms}, 4}, // the third reply comes too late after the gate write that the second one includes
 		{[]time.Duration{790 * ms, 20 * ms}, 3},
 		{[]time.Duration{790 * ms, 20 * ms, 790 * ms}, 4},
 	} {
@@ -183,14 +183,14 @@ func TestTwoAnswers(t *testing.T) {
 	}
 }
 
-// TestDeposedLeader is the model's counter-example to a proof within the writer's own
-// margin. The leader is deposed as soon as it has acknowledged the gate. It goes on
-// answering, in time, with the records that it has and that are not over by its own clock.
-// The reader renews elsewhere.
+// TestDeposedLeader is the model's counterexample to a proof that relies on the writer's own
+// margin. The leader is deposed as soon as it has acknowledged the gate. It keeps replying in time
+// from the records that it has, less those that have expired by its own clock, while the reader
+// renews elsewhere.
 func TestDeposedLeader(t *testing.T) {
 	for _, tc := range []struct {
 		reader, writer time.Duration
-		gate           time.Duration // when the writer comes, after the reader's last write that the deposed leader has
+		gate           time.Duration // time from the last reader's write that the deposed leader has until the writer arrives
 	}{
 		{12 * time.Second, 24 * time.Hour, time.Second}, // a margin of 86 s
 		{time.Second, 10 * time.Second, 320 * time.Millisecond},
@@ -221,7 +221,7 @@ func TestDeposedLeader(t *testing.T) {
 						deposed.revision, deposed.key, deposed.end = st.LastRevision, rec.Key, rec.Time.Add(rec.TTL)
 					}
 					if left := time.Until(deposed.end); left > 0 && left < 300*time.Millisecond {
-						time.Sleep(left) // it is asked just before, or answers just after
+						time.Sleep(left) // asked just before, or replies just after
 					}
 					st.LastRevision, st.Keys = deposed.revision, []string{deposed.key}
 					if !time.Now().Before(deposed.end) {
@@ -249,8 +249,8 @@ func TestDeposedLeader(t *testing.T) {
 	}
 }
 
-// TestSlowLink: when no two writes and answers ever fit into the time that a proof
-// may take, an error says so, and the gate does not stay.
+// TestSlowLink checks that if two writes and their replies can never fit into the time allowed for
+// a proof, the error says so and the gate does not stay.
 func TestSlowLink(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		var delay atomic.Int64
@@ -278,8 +278,8 @@ func TestSlowLink(t *testing.T) {
 	})
 }
 
-// TestCutOffIsNotSlow: a writer's gate writes are not acknowledged, while a server goes on
-// answering its reads. The writer waits for better times, because no link is slow.
+// TestCutOffIsNotSlow leaves a writer's gate writes unacknowledged while a server keeps answering
+// its reads. No link is slow in that case, so the writer keeps waiting.
 func TestCutOffIsNotSlow(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := newPeer(t, s.Connect(), 1, natslock.WithTTL(5*time.Second))
@@ -302,7 +302,7 @@ func TestCutOffIsNotSlow(t *testing.T) {
 			return faults.Pass
 		})
 		grants := make(chan grant, 1)
-		// The first answer is in time, but there is a reader in it.
+		// The first reply is in time but shows a reader.
 		b.write("w", grants)
 		nobody(t, grants, "over a reader")
 		cut.Store(true)
@@ -317,9 +317,9 @@ func TestCutOffIsNotSlow(t *testing.T) {
 	})
 }
 
-// TestBehindIsNotSlow: a deposed leader that comes back answers at once, and knows
-// neither the newest gate writes nor, perhaps, a leader. However often it does,
-// no link is slow; and it is not asked without end.
+// TestBehindIsNotSlow covers a deposed leader that returns and replies immediately, but lacks the
+// newest gate writes and perhaps knows of no leader. However often it does so, the link must not
+// count as slow, and the writer must not flood it with requests.
 func TestBehindIsNotSlow(t *testing.T) {
 	for what, behind := range map[string]func(*kvstore.State){
 		"older than the gate": func(st *kvstore.State) { st.LastRevision = 1 },
@@ -352,8 +352,8 @@ func TestBehindIsNotSlow(t *testing.T) {
 	}
 }
 
-// TestBrokenReaderIsListed breaks a reader and drops the notifications: nothing
-// but its tombstone, or the end of its record, makes it a dead one.
+// TestBrokenReaderIsListed breaks a reader and drops the notifications. Only the reader's
+// tombstone, or the end of its record, proves that it is gone.
 func TestBrokenReaderIsListed(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1, natslock.WithTuning(natslock.Tuning{WatchAfter: -1})), newPeer(t, s.Connect(), 2)
@@ -372,8 +372,8 @@ func TestBrokenReaderIsListed(t *testing.T) {
 	})
 }
 
-// lagging is a replica that stays behind. It shows a reader's record as it saw it first,
-// unless the answer has to contain a later revision.
+// lagging is a replica that stays behind. It keeps showing a reader's record as it first saw it,
+// unless the reply must include a later revision.
 type lagging struct {
 	kvstore.KV
 	mu   sync.Mutex
@@ -396,8 +396,8 @@ func (l *lagging) Get(ctx context.Context, key string, min uint64) (kvstore.Reco
 	return r, nil
 }
 
-// TestDrainByLaggingReplica: a writer is notified that the last reader has left. It reads
-// the reader's record where the deletion has not arrived, and does not go on waiting.
+// TestDrainByLaggingReplica notifies a writer that the last reader has left. The writer then reads
+// the record from a replica that the deletion has not reached, and must not keep waiting.
 func TestDrainByLaggingReplica(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := newPeer(t, s.Connect(), 1)

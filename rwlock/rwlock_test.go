@@ -20,7 +20,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// grant is what a goroutine that waits for a lock reports.
+// grant is what a goroutine that waited for a lock reports.
 type grant struct {
 	who string
 	l   *natslock.Lock
@@ -44,7 +44,7 @@ func (p *peer) write(who string, to chan<- grant) {
 
 func nobody(t *testing.T, grants chan grant, why string) {
 	t.Helper()
-	time.Sleep(time.Second) // in a bubble: all that can happen has happened
+	time.Sleep(time.Second) // in a bubble, everything that can happen has happened by now
 	synctest.Wait()
 	select {
 	case g := <-grants:
@@ -53,8 +53,8 @@ func nobody(t *testing.T, grants chan grant, why string) {
 	}
 }
 
-// TestReadersAndWriters lets a queue pass: readers are in together, a writer is in alone,
-// and no client passes a waiting writer.
+// TestReadersAndWriters serves a queue: readers are inside together, a writer is inside alone, and
+// nobody overtakes a waiting writer.
 func TestReadersAndWriters(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		u := history.NewRecorder()
@@ -133,8 +133,7 @@ func TestReadersAndWriters(t *testing.T) {
 	})
 }
 
-// TestKilled stops the heart of a reader, a writer and a waiter: the others go
-// on when its lease is over.
+// TestKilled silences a reader, a writer or a waiter: the others continue when its lease is over.
 func TestKilled(t *testing.T) {
 	const ttl = 5 * time.Second
 	for _, victim := range []string{"reader", "writer", "queued writer", "queued reader"} {
@@ -177,7 +176,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// TestGiveUp has a waiter leave the line: those behind it go on at once.
+// TestGiveUp checks that when a waiter leaves the line those behind it continue immediately.
 func TestGiveUp(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b, c := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2), newPeer(t, s.Connect(), 3)
@@ -214,7 +213,7 @@ func TestGiveUp(t *testing.T) {
 	})
 }
 
-// TestOneShot leaves nothing behind and never holds anybody up.
+// TestOneShot checks that one-shot acquires leave nothing behind and never hold anyone up.
 func TestOneShot(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
@@ -227,7 +226,7 @@ func TestOneShot(t *testing.T) {
 			require.ErrorIs(t, err, natslock.ErrLocked)
 		}
 		time.Sleep(time.Second)
-		for _, e := range u.History().Stream { // the tap may still receive the join before it
+		for _, e := range u.History().Stream { // the tap may not have received the earlier join yet
 			require.Equal(t, "read.x."+r.ID(), e.Key, "a one-shot writer took the gate over readers, or queued")
 		}
 		r2, err := b.TryRLock(t.Context(), "x")
@@ -243,13 +242,13 @@ func TestOneShot(t *testing.T) {
 	})
 }
 
-// TestJoinMeetsWriter: a reader that has seen the gate free meets a writer there.
+// TestJoinMeetsWriter covers a reader that saw the gate free and then meets a writer there.
 func TestJoinMeetsWriter(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)
 		l, err := a.Lock(t.Context(), "x")
 		require.NoError(t, err)
-		kit.Unlock(t, l) // a tombstone
+		kit.Unlock(t, l) // leaves a tombstone
 		b.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 			if w.Guard != "" && w.Expect > 0 {
 				b.f.OnSend(nil)
@@ -270,8 +269,8 @@ func TestJoinMeetsWriter(t *testing.T) {
 	})
 }
 
-// TestSharing lets goroutines of one client read together without a message,
-// until a writer is seen.
+// TestSharing checks that goroutines of one client read together without a message until a writer
+// appears.
 func TestSharing(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		nc := s.Connect()
@@ -317,8 +316,8 @@ func TestSharing(t *testing.T) {
 	})
 }
 
-// TestSharingGoesOn for as long as the lease is renewed, and with goroutines that want an
-// early warning. Another TTL, or other metadata, has a lease of its own.
+// TestSharingGoesOn checks that sharing continues while the lease is renewed, even with goroutines
+// that want an early warning. A reader with a different TTL or other metadata gets its own lease.
 func TestSharingGoesOn(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := newPeer(t, s.Connect(), 1, natslock.WithTTL(9*time.Second), natslock.WithTuning(natslock.Tuning{WatchAfter: -1}))
@@ -351,7 +350,7 @@ func TestSharingGoesOn(t *testing.T) {
 	})
 }
 
-// TestMixedKinds refuses one name for both kinds in one client.
+// TestMixedKinds checks that a client refuses to use one name for both kinds of lock.
 func TestMixedKinds(t *testing.T) {
 	s := testutil.RunServer(t)
 	a := newPeer(t, s.Connect(), 1)
@@ -365,8 +364,8 @@ func TestMixedKinds(t *testing.T) {
 	kit.Unlock(t, l)
 }
 
-// TestBreakReader breaks one reader: the writer gets in when it has stopped, or
-// when its lease is over, and not before.
+// TestBreakReader breaks one reader. The writer gets in once that reader has stopped or its lease
+// is over, and not before.
 func TestBreakReader(t *testing.T) {
 	for _, stops := range []bool{true, false} {
 		t.Run(fmt.Sprintf("stops %v", stops), func(t *testing.T) {
@@ -401,8 +400,8 @@ func TestBreakReader(t *testing.T) {
 	}
 }
 
-// TestUnguardedProof injects answers of the stream's leader that prove nothing:
-// stale, leaderless, late. The writer asks again.
+// TestUnguardedProof injects replies from the stream's leader that prove nothing because they are
+// stale, leaderless or late. The writer must ask again.
 func TestUnguardedProof(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
