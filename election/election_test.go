@@ -225,7 +225,7 @@ func TestResignMessages(t *testing.T) {
 
 // TestResignedGoesToTheBack checks that a candidate that has just resigned queues behind everyone
 // who was waiting at that point, including other candidates of its own client. This holds even
-// during its turn, and even if it has just seen an empty queue.
+// within the client's turn, and even if the candidate has just seen an empty queue.
 func TestResignedGoesToTheBack(t *testing.T) {
 	t.Run("turn", func(t *testing.T) {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {

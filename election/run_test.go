@@ -194,7 +194,7 @@ func TestRunDeletedByHand(t *testing.T) {
 }
 
 // TestRunDoesNotSpin checks that Run does not spin if lead returns immediately, with or without an
-// error, or resigns first. After a long lead Run campaigns again without a pause.
+// error, or resigns first. After a long lead, Run campaigns again without a pause.
 func TestRunDoesNotSpin(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		for what, lead := range map[string]func(context.Context, *election.Term) error{

@@ -189,7 +189,7 @@ func TestLost(t *testing.T) {
 }
 
 // TestForeign checks that a foreign message on the subject, or a key's tombstone, hides the
-// greatest token. Until an operator purges the subject every fence is refused.
+// greatest token. Every fence is then refused until an operator purges the subject.
 func TestForeign(t *testing.T) {
 	for name, spoil := range map[string]func(t *testing.T, kv jetstream.KeyValue){
 		"delete": func(t *testing.T, kv jetstream.KeyValue) { require.NoError(t, kv.Delete(kit.Bounded(t), "fence")) },
@@ -326,7 +326,7 @@ func TestPermission(t *testing.T) {
 	require.ErrorContains(t, err, subject)
 }
 
-// TestServerTooOld checks that Open refuses a server that is too old. Here a proxy rewrites the
+// TestServerTooOld checks that Open refuses a server that is too old. Here, a proxy rewrites the
 // reply; the proof tier runs against a server that really is too old.
 func TestServerTooOld(t *testing.T) {
 	srv := testutil.RunServer(t)

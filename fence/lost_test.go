@@ -58,7 +58,7 @@ func suffer(t *testing.T, js jetstream.JetStream, to string, fates ...fate) jets
 	}}
 }
 
-// TestOpenLostAnswers checks that if replies are lost Open finds out whether its message was
+// TestOpenLostAnswers checks that Open, if replies are lost, finds out whether its message was
 // stored, and stores it exactly once.
 func TestOpenLostAnswers(t *testing.T) {
 	for name, fates := range map[string][]fate{

@@ -130,7 +130,7 @@ func TestHold(t *testing.T) {
 }
 
 // took checks that an operation took exactly as long as the delay of its single write. If the delay
-// is a second or more the operation may take longer, because the client asks again.
+// is a second or more, the operation may take longer, because the client asks again.
 func took(t *testing.T, d time.Duration, begun time.Time) {
 	t.Helper()
 	require.GreaterOrEqual(t, time.Since(begun), d)

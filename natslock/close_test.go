@@ -118,7 +118,7 @@ func TestCloseEndsWaiters(t *testing.T) {
 	})
 }
 
-// TestCloseWhileSending closes a client at the very moment its waiter fails to send a claim.
+// TestCloseWhileSending closes a client just as it fails to send a claim.
 func TestCloseWhileSending(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		for _, acquire := range []func(*natslock.Client, context.Context, string, ...natslock.LockOption) (*natslock.Lock, error){

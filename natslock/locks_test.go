@@ -151,8 +151,8 @@ func TestLockAllCrossing(t *testing.T) {
 	})
 }
 
-// TestLockAllKeepsSmaller checks that while a LockAll waits for a name it holds the names before it
-// and none after it, and then goes on to acquire the later ones.
+// TestLockAllKeepsSmaller checks that while a LockAll waits for a name, it holds the names before
+// it and none after it, and that it then goes on to acquire the later ones.
 func TestLockAllKeepsSmaller(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder, other, c := kit.Join(t, s), kit.Join(t, s), kit.Join(t, s)
@@ -369,7 +369,7 @@ func TestLockAllLingers(t *testing.T) {
 		}
 		require.Equal(t, 3, c.Stats().Idle)
 
-		// While it waits for b the client keeps c idle, and another client that queues for c gets it
+		// While the client waits for b, it keeps c idle, and another client that queues for c gets it
 		// immediately.
 		other := kit.Join(t, s)
 		b := kit.Must(t, other.Lock, "b")

@@ -53,8 +53,8 @@ func isFree(t *testing.T, name string, m *kit.Member) {
 	require.True(t, ran)
 }
 
-// TestOnce runs a job that takes longer than it is kept. While it runs its lock is renewed, and
-// other callers are told that it is held. Afterwards the job is kept as a record that marks it as
+// TestOnce runs a job that takes longer than it is kept. While it runs, its lock is renewed, and
+// other callers are told that it is held. Afterwards, the job is kept as a record that marks it as
 // done, and nothing is held.
 func TestOnce(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {

@@ -32,7 +32,7 @@ func shownMeta(t testing.TB, c *natslock.Client, name string) map[string]string 
 	return h.Meta
 }
 
-// TestSetMeta checks that SetMeta is a single write. Once it returns other clients see the
+// TestSetMeta checks that SetMeta is a single write. Once it returns, other clients see the
 // metadata, and the lease is renewed.
 func TestSetMeta(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {

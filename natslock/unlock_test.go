@@ -14,8 +14,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// TestUnlockOnClosedConnection checks that Unlock does not wait on a closed connection, because
-// nothing is worth waiting for.
+// TestUnlockOnClosedConnection checks that Unlock does not wait on a closed connection, because no
+// reply can arrive.
 func TestUnlockOnClosedConnection(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		for name, how := range map[string]func(nc *nats.Conn){

@@ -22,7 +22,7 @@ func TestCost(t *testing.T) {
 	tier.Proof(t)
 	for _, c := range []struct {
 		workers, count           int
-		join, leave, idle        float64 // most messages that clients may send: per move for join and leave, per second for idle
+		join, leave, idle        float64 // intended limits on messages, per move and per second; nothing checks them
 		joinsWithin, startWithin time.Duration
 	}{
 		{7, 64, 2000, 2000, 200, 2 * time.Second, 4 * time.Second},

@@ -188,7 +188,7 @@ func TestFailingFunction(t *testing.T) {
 	})
 }
 
-// TestReturningFunction checks that a function that returns early without an error is logged.
+// TestReturningFunction checks for a log entry when a function returns early without an error.
 func TestReturningFunction(t *testing.T) {
 	inBubble(t, 1, func(t *testing.T, c *crew) {
 		w := c.join("w", func(context.Context, *partition.Partition) error { return nil })

@@ -76,8 +76,8 @@ func TestPlanBalances(t *testing.T) {
 	}
 }
 
-// TestPlanMovesNoMoreThanNeeded checks that when a member joins partitions move only to it, and
-// when a member leaves only its own partitions move.
+// TestPlanMovesNoMoreThanNeeded checks that a join moves partitions only to the new member, and a
+// leave moves only the partitions of the member that left.
 func TestPlanMovesNoMoreThanNeeded(t *testing.T) {
 	for _, weight := range []func(int) int{even, func(i int) int { return 1 + i%4 }} {
 		for _, p := range []int{16, 64, 257} {

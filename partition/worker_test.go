@@ -214,7 +214,8 @@ func TestAbandons(t *testing.T) {
 	require.Zero(t, w.next(now))
 }
 
-// TestGivesWayByTheList checks that the list reveals a request that was not notified.
+// TestGivesWayByTheList checks that a holder whose notification of a request was lost finds the
+// request in the list.
 func TestGivesWayByTheList(t *testing.T) {
 	w := member(t, group([]string{"a"}, "", ""))
 	w.decide(now)

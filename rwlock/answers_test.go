@@ -45,7 +45,7 @@ func freed(l *natslock.Lock, err error) error {
 	return err
 }
 
-// heldBy checks that a one-shot acquire is refused and names l's holder.
+// heldBy checks that a one-shot acquire is refused, and that the error names l as the holder.
 func heldBy(l *natslock.Lock, got *natslock.Lock, err error) error {
 	if err == nil {
 		return errors.Join(errors.New("granted beside a holder"), got.Unlock(context.Background()))

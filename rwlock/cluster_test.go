@@ -190,7 +190,7 @@ func leaderIsolated(t *testing.T) (vacuous string) {
 	require.Greater(t, time.Since(extended), ttl)
 	t.Logf("the old leader lied from some %v after it was cut off", time.Since(extended)-2*time.Second)
 
-	// For a moment all clients can now reach two leaders. The old one no longer has the reader's
+	// For a moment, all clients can now reach two leaders. The old one no longer has the reader's
 	// record, and refuses its renewals and its release. That proves nothing, because the old leader
 	// is behind.
 	cl.Rejoin(old)

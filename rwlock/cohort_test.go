@@ -65,7 +65,7 @@ func granted(t *testing.T, grants <-chan grant, n int) (locks []*natslock.Lock) 
 	return locks
 }
 
-// refused checks that a peer is refused a read lock and does not get it by waiting a moment either.
+// refused checks that a peer gets no read lock, neither immediately nor by waiting a moment.
 func (p *peer) refused(t *testing.T, why string) {
 	t.Helper()
 	_, err := p.TryRLock(t.Context(), "x")
@@ -201,8 +201,8 @@ func TestCohortReadersOfTheQueueOnly(t *testing.T) {
 	})
 }
 
-// TestCohortReadersBehindAPlace checks that once a writer has queued nobody joins the readers ahead
-// of it, even before the server has its gate.
+// TestCohortReadersBehindAPlace checks that nobody joins the readers ahead of a queued writer, even
+// before the server has the writer's gate.
 func TestCohortReadersBehindAPlace(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b, c := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2), newPeer(t, s.Connect(), 3)
@@ -582,8 +582,8 @@ func TestCohortReadersUnansweredBehindAGate(t *testing.T) {
 	})
 }
 
-// TestCohortReadersEndTogether checks that when the shared lease of many readers is lost the client
-// no longer holds anything by the time the first reader's context ends.
+// TestCohortReadersEndTogether loses the lease that many readers share. By the time the first
+// reader's context ends, the client must no longer hold anything.
 func TestCohortReadersEndTogether(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := newPeer(t, s.Connect(), 1)

@@ -24,7 +24,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// pace checks that while nobody is inside nobody is kept out for much longer than a lease. It
+// pace checks that nobody is kept out for much longer than a lease while nobody is inside. It
 // measures from the last release or grant to the next grant.
 type pace struct {
 	mu    sync.Mutex

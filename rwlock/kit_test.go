@@ -48,8 +48,8 @@ func modeOf(writes bool) admin.Mode {
 	return admin.Shared
 }
 
-// overTurn waits until the turn of a lease that was just granted has ended. Until then readers join
-// it without knowing about others.
+// overTurn waits until the turn of a lease that was just granted has ended. Until then, readers
+// join it without knowing about others.
 func overTurn() { time.Sleep(2 * time.Millisecond) }
 
 // claimOf returns the ID of the claim behind a lock, which readers of one client share.

@@ -80,7 +80,7 @@ func TestOnceByLaggingReplica(t *testing.T) {
 }
 
 // TestTryLockLeavesNoGate covers a one-shot writer that has seen no reader, takes the gate, and
-// then finds a reader behind it. By the time that it returns its refusal the gate is gone.
+// then finds a reader behind it. By the time the writer returns its refusal, its gate must be gone.
 func TestTryLockLeavesNoGate(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b, c := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2), newPeer(t, s.Connect(), 3)

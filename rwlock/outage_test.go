@@ -13,8 +13,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// TestOutageIsNoBusyLock checks that if an outage was what made a wait too long the error says so,
-// for a reader, a writer and a writer behind its own gate. If others hold the lock it does not.
+// TestOutageIsNoBusyLock checks that a wait that timed out because of an outage says so, for a
+// reader, a writer and a writer behind its own gate. A wait for others that hold the lock does not.
 func TestOutageIsNoBusyLock(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder, c := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2)

@@ -249,8 +249,8 @@ func TestDeposedLeader(t *testing.T) {
 	}
 }
 
-// TestSlowLink checks that if two writes and their replies can never fit into the time allowed for
-// a proof, the error says so and the gate does not stay.
+// TestSlowLink covers a link on which two writes and their replies never fit into the time allowed
+// for a proof. The error must say so, and the gate must not stay.
 func TestSlowLink(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		var delay atomic.Int64

@@ -176,7 +176,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// TestGiveUp checks that when a waiter leaves the line those behind it continue immediately.
+// TestGiveUp checks that those behind a waiter that leaves the line continue immediately.
 func TestGiveUp(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a, b, c := newPeer(t, s.Connect(), 1), newPeer(t, s.Connect(), 2), newPeer(t, s.Connect(), 3)

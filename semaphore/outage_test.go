@@ -12,8 +12,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// TestOutageIsNoBusySemaphore checks that if an outage was what made a wait too long the error says
-// so, for both a newcomer and a queued waiter. If others hold the permits it does not.
+// TestOutageIsNoBusySemaphore checks that a wait that timed out because of an outage says so, for
+// both a newcomer and a queued waiter. A wait for others that hold the permits does not.
 func TestOutageIsNoBusySemaphore(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		holder, c := join(t, s), join(t, s)

@@ -191,8 +191,8 @@ func TestGivingUp(t *testing.T) {
 }
 
 // TestIdleSlotBesideUsedOne checks that a waiter takes a slot out of turn only if the slot stays
-// free, not one that others use now and then. A waiter starts with either slot, so with ten waiters
-// some of them start with the wrong one.
+// free, not one that others use now and then. A waiter may try either slot first, so some of the
+// ten waiters start with the wrong one.
 func TestIdleSlotBesideUsedOne(t *testing.T) {
 	for range 10 {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {

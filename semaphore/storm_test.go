@@ -21,7 +21,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// inside counts those that believe they hold a permit, and the most that did so at once.
+// inside counts the goroutines that believe they hold a permit, and records the maximum.
 type inside struct {
 	mu        sync.Mutex
 	now, most int

@@ -38,7 +38,7 @@ func TestReplicas(t *testing.T) {
 	t.Run("stopped", func(t *testing.T) { stopped(t, binary) })
 }
 
-// killed runs two replicas, of which one enqueues. When the leader is killed the other takes over
+// killed runs two replicas, of which one enqueues. When the leader is killed, the other takes over
 // and skips no tick, and a worker receives each tick exactly once.
 func killed(t *testing.T, binary string) {
 	t.Parallel()

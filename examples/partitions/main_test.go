@@ -14,8 +14,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// TestWorker checks that a worker writes one result for each event, in the order of the event's
-// key. If a later owner has fenced off the worker's token, its write is refused, and the worker
+// TestWorker checks that a worker writes one result for each event, and the results of a key in
+// order. If a later owner has fenced off the worker's token, its write is refused, and the worker
 // continues with the next token where the results end.
 func TestWorker(t *testing.T) {
 	t.Parallel()

@@ -100,7 +100,7 @@ func accounts(t *testing.T, s *testutil.Server) {
 	require.Equal(t, 2+6*each, b.balance("x"))
 	require.Equal(t, 3+6*each, b.balance("y"))
 
-	// While the server is down clients are turned away.
+	// While the server is down, clients are turned away.
 	s.Stop()
 	away := <-impatient.post("x")
 	require.Equal(t, http.StatusServiceUnavailable, away.status)
@@ -121,7 +121,7 @@ func accounts(t *testing.T, s *testutil.Server) {
 	require.Equal(t, http.StatusNotFound, (<-b.send(t.Context(), http.MethodGet, "/accounts/poor")).status)
 }
 
-// TestStaleReplica pauses a replica while it works on an account. By the time it wakes up another
+// TestStaleReplica pauses a replica while it works on an account. By the time it wakes up, another
 // replica has changed the account, so the bucket must refuse the first replica's write.
 func TestStaleReplica(t *testing.T) {
 	tier.Proof(t)

@@ -156,7 +156,7 @@ func orders(t *testing.T, s *testutil.Server) {
 	require.NoError(t, locks.Close(t.Context()))
 }
 
-// orderedOutage checks that while the server is down requests get a 503 and the replica is alive
+// orderedOutage checks that while the server is down, requests get a 503 and the replica is alive
 // but not ready, and that it recovers without a restart.
 func orderedOutage(t *testing.T) {
 	s := testutil.RunServer(t)

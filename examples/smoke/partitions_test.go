@@ -20,9 +20,9 @@ import (
 )
 
 // partitions runs three workers. One is killed, one is paused past its lease and wakes up, and all
-// of them are replaced, with an outage in between. Each event must have exactly one result, in the
-// order of its key. The tokens of a partition never decrease, which shows that no stale owner has
-// written.
+// of them are replaced, with an outage in between. Each event must have exactly one result, and the
+// results of a key must be in order. The tokens of a partition never decrease, which shows that no
+// stale owner has written.
 func partitions(t *testing.T, s *testutil.Server) {
 	ctx, nc := t.Context(), s.Connect()
 	js, err := jetstream.New(nc)
@@ -96,7 +96,7 @@ func partitions(t *testing.T, s *testutil.Server) {
 	worked(keys * each)
 	settled(b, c)
 
-	// b is paused in the middle of its events, and c takes them over. When b wakes up it tries to
+	// b is paused in the middle of its events, and c takes them over. When b wakes up, it tries to
 	// write what it has started.
 	publish(10)
 	worked(keys * (each - 5))

@@ -25,7 +25,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // TestStopped pauses a process past its lease while the next process takes over the count. When the
-// first one wakes up the database refuses its writes, so nothing is counted twice or lost.
+// first one wakes up, the database refuses its writes, so nothing is counted twice or lost.
 func TestStopped(t *testing.T) {
 	dir := t.TempDir()
 	binary, file := filepath.Join(dir, "ledger"), filepath.Join(dir, "ledger.db")
