@@ -133,8 +133,8 @@ func TestLingerBehindATry(t *testing.T) {
 	})
 }
 
-// TestLingerTryBesideAReader checks a one-shot writer that meets a reader of its own client that is
-// inside with a lingering lease.
+// TestLingerTryBesideAReader checks that a one-shot writer is refused while a reader of its own
+// client is inside with a lingering lease, and gets the lock once the reader has left.
 func TestLingerTryBesideAReader(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		a := newPeer(t, s.Connect(), 1)

@@ -133,7 +133,8 @@ func TestReadersAndWriters(t *testing.T) {
 	})
 }
 
-// TestKilled silences a reader, a writer or a waiter: the others continue when its lease is over.
+// TestKilled cuts off a reader, a writer or a waiter for good. The others continue once its lease
+// is over.
 func TestKilled(t *testing.T) {
 	const ttl = 5 * time.Second
 	for _, victim := range []string{"reader", "writer", "queued writer", "queued reader"} {
