@@ -323,8 +323,8 @@ func TestErrorsAreOneLine(t *testing.T) {
 	})
 }
 
-// TestTimeoutOfOwnLock checks that the error of a wait for a lock that the client itself holds says
-// so. A wait that gave up before it started reports no duration.
+// TestTimeoutOfOwnLock checks that the error says so if a client waits for a lock that it holds
+// itself. A call that gave up before it started to wait reports no duration.
 func TestTimeoutOfOwnLock(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, other := kit.Join(t, s), kit.Join(t, s)

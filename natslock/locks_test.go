@@ -43,7 +43,7 @@ func slow(f *faults.Store, d time.Duration) {
 }
 
 // TestLockAllMessages checks that free locks cost one message each to acquire and to release, but
-// only one round trip in total. Acquired one after the other they would cost a round trip each.
+// only one round trip in total. Acquired one after the other, they would cost a round trip each.
 func TestLockAllMessages(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		const n, rtt = 20, 50 * time.Millisecond

@@ -109,9 +109,8 @@ func TestPlanBoundsAJoin(t *testing.T) {
 	}
 }
 
-// TestPlanWeighs checks that members own the same number of partitions per unit of weight to within
-// one partition, and that with these weights they are about one partition away from their exact
-// share.
+// TestPlanWeighs checks that members' partitions per unit of weight differ by at most one, and that
+// with these weights each member is within about one partition of its exact share.
 func TestPlanWeighs(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	off := 0.0

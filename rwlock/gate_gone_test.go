@@ -12,9 +12,9 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// TestGateGoneUnnotified has a goroutine wait to read next to its client's readers because of a
-// writer, which then gives up. The end of the gate is not notified, or comes while the client is
-// cut off. The goroutine must not wait for the gate's TTL.
+// TestGateGoneUnnotified covers a goroutine that cannot join its client's readers because of a
+// waiting writer, which then gives up. The end of the gate is not notified, or comes while the
+// client is cut off. The goroutine must not wait for the gate's TTL.
 func TestGateGoneUnnotified(t *testing.T) {
 	for _, how := range []string{"lost", "reconnect"} {
 		t.Run(how, func(t *testing.T) {

@@ -65,9 +65,9 @@ func TestNumbers(t *testing.T) {
 	})
 }
 
-// TestNumbersDeadFirst has a dead first waiter that knew of fewer slots. A slot outside its range
-// stays free until its place expires, because such a slot proves nothing about it. A slot within
-// its range reveals that it is dead.
+// TestNumbersDeadFirst covers a first waiter that knew of fewer slots and has died. A slot it did
+// not know of stays free until its place expires, because that slot proves nothing about it. One of
+// its own slots reveals that it is dead.
 func TestNumbersDeadFirst(t *testing.T) {
 	for name, c := range map[string]struct {
 		frees int // the lock that is released
