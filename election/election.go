@@ -83,7 +83,7 @@ func Value(v []byte) Option {
 
 func checkValue(v []byte) error {
 	if len(v) > MaxValue {
-		return fmt.Errorf("%w: the value has %d bytes, more than the limit of %d", natslock.ErrInvalid, len(v), MaxValue)
+		return fmt.Errorf("%w: the value has %d bytes; the limit is %d", natslock.ErrInvalid, len(v), MaxValue)
 	}
 	return nil
 }
@@ -144,7 +144,7 @@ func OnChange(fn func(Leader)) Option {
 func New(c *natslock.Client, name string, opts ...Option) *Election {
 	e := &Election{c: c, name: name}
 	if c == nil {
-		e.err = fmt.Errorf("%w: no client", natslock.ErrInvalid)
+		e.err = fmt.Errorf("%w: the client is nil", natslock.ErrInvalid)
 	}
 	for _, opt := range opts {
 		switch {

@@ -100,7 +100,7 @@ func TestRefused(t *testing.T) {
 		for why, e := range map[string]*election.Election{
 			"not created by New": nil,
 			"created by New":     {},
-			"no client":          election.New(nil, name),
+			"client is nil":      election.New(nil, name),
 			"an option is nil":   election.New(c.Client, name, nil),
 			"4097 bytes":         election.New(c.Client, name, election.Value(large)),
 			"function is nil":    election.New(c.Client, name, election.OnChange(nil)),

@@ -36,7 +36,7 @@ func (f *Fence) PublishBatch(ctx context.Context, messages ...*nats.Msg) (*jetst
 	if err := f.ready(ctx); err != nil {
 		return nil, err
 	}
-	what := fmt.Sprintf("publish a batch of %d", len(messages))
+	what := fmt.Sprintf("publish a batch of %d messages", len(messages))
 	out, guarded, expects, err := f.batch(messages)
 	if err != nil {
 		return nil, f.named(fmt.Errorf("%s: %w", what, err))
@@ -73,7 +73,7 @@ func (f *Fence) publishExpecting(ctx context.Context, m *nats.Msg) (*jetstream.P
 // will carry the guard, and whether any others have expectations of their own.
 func (f *Fence) batch(messages []*nats.Msg) (out []*nats.Msg, guarded int, expects bool, err error) {
 	if len(messages) == 0 || len(messages) > MaxBatch {
-		return nil, 0, false, fmt.Errorf("%w: a batch has from 1 to %d messages", ErrInvalid, MaxBatch)
+		return nil, 0, false, fmt.Errorf("%w: a batch must have 1 to %d messages", ErrInvalid, MaxBatch)
 	}
 	if !f.batches {
 		return nil, 0, false, fmt.Errorf("%w: %w", ErrUnfit, errNoBatches)
@@ -95,7 +95,7 @@ func (f *Fence) batch(messages []*nats.Msg) (out []*nats.Msg, guarded int, expec
 		out = append(out, o)
 	}
 	if guarded < 0 {
-		return nil, 0, false, fmt.Errorf("%w: every message in the batch has an expectation; the fence needs one without", ErrInvalid)
+		return nil, 0, false, fmt.Errorf("%w: every message of the batch has an expectation; the fence needs one message without", ErrInvalid)
 	}
 	return out, guarded, expects, nil
 }
@@ -126,24 +126,24 @@ func (f *Fence) commit(ctx context.Context, messages []*nats.Msg) (*jetstream.Pu
 		Count int    `json:"count"`
 	}
 	if err := json.Unmarshal(answer.Data, &got); err != nil {
-		return nil, fmt.Errorf("unreadable reply: %w", err)
+		return nil, fmt.Errorf("unreadable response: %w", err)
 	}
 	switch {
 	case got.Error != nil:
 		return nil, got.Error
 	case got.Batch != id || got.Count != len(messages) || got.Sequence == 0:
-		return nil, errors.New("the reply does not acknowledge the batch")
+		return nil, errors.New("the response does not acknowledge the batch")
 	}
 	return &got.PubAck, nil
 }
 
-var errNoBatches = errors.New("the stream does not accept batches; set allow_atomic and reopen the fence")
+var errNoBatches = errors.New("the stream does not allow atomic batches; set allow_atomic and open the fence again")
 
 // batchesOff is the server's error code for a batch if allow_atomic is off.
 const batchesOff jetstream.ErrorCode = 10174
 
 // errTurnedOff names the usual culprit, a start-up call that overwrites the whole configuration.
-var errTurnedOff = errors.New("allow_atomic was turned off while the fence was open, as js.CreateOrUpdateKeyValue does; set allow_atomic again, and open the bucket with js.KeyValue")
+var errTurnedOff = errors.New("allow_atomic was turned off while the fence was open (js.CreateOrUpdateKeyValue does that); set allow_atomic again, and open the bucket with js.KeyValue")
 
 // errNotSent means that the last message was not sent, without which a batch is never stored.
 var errNotSent = errors.New("the batch was not sent completely")

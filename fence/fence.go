@@ -149,7 +149,7 @@ type Option func(*Fence) error
 func WithLanes(n int) Option {
 	return func(f *Fence) error {
 		if n < 1 || n > MaxLanes {
-			return fmt.Errorf("%w: WithLanes: %d lanes, must be from 1 to %d", ErrInvalid, n, MaxLanes)
+			return fmt.Errorf("%w: WithLanes: %d is out of range: must be 1 to %d", ErrInvalid, n, MaxLanes)
 		}
 		f.lanes = n
 		return nil
@@ -166,7 +166,7 @@ func Check(greatest, token uint64) error {
 	case token == 0:
 		return fmt.Errorf("%w: 0 is not a valid fencing token", ErrInvalid)
 	case token < greatest: //safety:fence-check
-		return fmt.Errorf("%w: token %d is smaller than token %d, which was seen before", ErrSuperseded, token, greatest)
+		return fmt.Errorf("%w: token %d is lower than token %d, which was seen earlier", ErrSuperseded, token, greatest)
 	}
 	return nil
 }
@@ -201,7 +201,7 @@ func (f *Fence) named(err error) error {
 	return fmt.Errorf("fence %.512q of stream %.64q with token %d: %w", f.subject, f.stream, f.token, err)
 }
 
-var errNotOpen = fmt.Errorf("%w: the fence.Fence was not returned by Open", ErrInvalid)
+var errNotOpen = fmt.Errorf("%w: the fence.Fence was not created by Open", ErrInvalid)
 
 // ready returns an error if f did not come from Open, or if ctx is nil.
 func (f *Fence) ready(ctx context.Context) error {
@@ -247,11 +247,11 @@ func apiPrefix(js jetstream.JetStream) string {
 // compares a condition's subject literally, so a wildcard would guard nothing.
 func literal(subject string) error {
 	if len(subject) > maxSubject {
-		return fmt.Errorf("%w: the subject has %d bytes, more than the limit of %d", ErrInvalid, len(subject), maxSubject)
+		return fmt.Errorf("%w: the subject has %d bytes; the limit is %d", ErrInvalid, len(subject), maxSubject)
 	}
 	for part := range strings.SplitSeq(subject, ".") {
 		if part == "" || part == "*" || part == ">" || strings.ContainsFunc(part, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
-			return fmt.Errorf("%w: %.64q is not a literal subject", ErrInvalid, subject)
+			return fmt.Errorf("%w: %.64q is not a valid literal subject", ErrInvalid, subject)
 		}
 	}
 	return nil

@@ -24,12 +24,12 @@ func (f *Fence) inspect(ctx context.Context) (lanes int, err error) {
 		}
 		if refusal, final := refused(err); final {
 			if refusal.ErrorCode == jetstream.JSErrCodeStreamNotFound {
-				return 0, fmt.Errorf("%w: no such stream here; create it, or connect to its account or domain: %w", ErrUnfit, refusal)
+				return 0, fmt.Errorf("%w: no such stream in this account and domain; create it, or connect to the account or domain it is in: %w", ErrUnfit, refusal)
 			}
-			return 0, fmt.Errorf("information about the stream: %w", refusal)
+			return 0, fmt.Errorf("read the stream information: %w", refusal)
 		}
 		if clock.Sleep(ctx, clock.ShortBackoff(try)) != nil {
-			return 0, fmt.Errorf("%w: information about the stream: %w", ErrUnknown, err)
+			return 0, fmt.Errorf("%w: read the stream information: %w", ErrUnknown, err)
 		}
 	}
 	for subject := range info.State.Subjects {
@@ -61,13 +61,13 @@ func (f *Fence) info(ctx context.Context) (*jetstream.StreamInfo, error) {
 		jetstream.StreamInfo
 	}
 	if err := json.Unmarshal(answer.Data, &got); err != nil {
-		return nil, fmt.Errorf("unreadable reply: %w", err)
+		return nil, fmt.Errorf("unreadable response: %w", err)
 	}
 	if got.Error != nil {
 		return nil, got.Error
 	}
 	if got.Config.Name != f.stream {
-		return nil, errors.New("the reply is about another stream")
+		return nil, errors.New("the response is for another stream")
 	}
 	return &got.StreamInfo, nil
 }
@@ -82,9 +82,9 @@ func (f *Fence) unfit(c *jetstream.StreamConfig, lanes int) (setting, remedy str
 		if version == "" {
 			version = "older than 2.11"
 		}
-		return fmt.Sprintf("its nats-server is %.32s and must be %s or later", version, kvstore.MinServer), "upgrade every server that may keep the stream"
+		return fmt.Sprintf("its nats-server is version %.32s; %s or later is required", version, kvstore.MinServer), "upgrade every server that may keep the stream"
 	case c.Mirror != nil:
-		return "it is a mirror", "open the fence on the stream that it mirrors"
+		return "it is a mirror", "open the fence on the stream it mirrors"
 	case len(c.Sources) > 0: //safety:fence-sources
 		return "it has sources, whose messages replace the fence's without a condition", another
 	case c.SubjectTransform != nil: //safety:fence-transform
@@ -92,25 +92,25 @@ func (f *Fence) unfit(c *jetstream.StreamConfig, lanes int) (setting, remedy str
 	case c.Sealed:
 		return "it is sealed", another
 	case c.NoAck: //safety:fence-noack
-		return "it acknowledges nothing (no_ack)", "unset no_ack, or " + another
+		return "it does not acknowledge messages (no_ack)", "unset no_ack, or " + another
 	case c.Retention != jetstream.LimitsPolicy: //safety:fence-retention
-		return "its retention policy removes consumed messages", "use a stream with the \"limits\" retention policy"
+		return "its retention policy removes consumed messages", "use a stream with \"limits\" retention"
 	// Per-message TTLs do not help: a restarted server removes an old message even if its TTL is
 	// "never".
 	case c.MaxAge > 0: //safety:fence-age
 		return fmt.Sprintf("it removes messages after %v (max_age, a bucket's TTL)", c.MaxAge), "unset it, or " + another
 	case c.Discard == jetstream.DiscardOld && (c.MaxMsgs > 0 || c.MaxBytes > 0): //safety:fence-discard
-		return "when it is full, it discards old messages, including the fence's (max_msgs or max_bytes)", "set discard to \"new\", or remove these limits"
+		return "it discards old messages, including the fence's, when it is full (max_msgs or max_bytes)", "set discard to \"new\", or remove these limits"
 	case c.DiscardNewPerSubject: //safety:fence-per-subject
-		return "it refuses more messages on a full subject (discard_new_per_subject), including the next holder's", "unset it, or " + another
+		return "it rejects further messages on a full subject (discard_new_per_subject), including the next holder's", "unset it, or " + another
 	case c.PersistMode == jetstream.AsyncPersistMode: //safety:fence-async
-		return "it acknowledges messages before they are written (persist_mode async), so a crash may lose the fence's", "unset the mode, or " + another
+		return "it acknowledges messages before they are written (persist_mode async), and may lose the fence's in a crash", "unset the mode, or " + another
 	case c.AllowMsgCounter:
 		return "it accepts only counters (allow_msg_counter)", another
 	}
 	for i := range lanes {
 		if s := f.laneSubject(i); !captured(c.Subjects, s) {
-			return fmt.Sprintf("it does not have the subject %q", s), "add it to the stream's subjects"
+			return fmt.Sprintf("it does not capture the subject %q", s), "add it to the stream's subjects"
 		}
 	}
 	return "", ""

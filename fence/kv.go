@@ -34,7 +34,7 @@ func (f *Fence) KV(bucket string) (*KV, error) {
 		return nil, err
 	}
 	if f.stream != kvStream+bucket {
-		return nil, f.named(fmt.Errorf("%w: bucket %.64q is stream %.64q", ErrInvalid, bucket, kvStream+bucket))
+		return nil, f.named(fmt.Errorf("%w: bucket %.64q is stored in stream %.64q", ErrInvalid, bucket, kvStream+bucket))
 	}
 	return &KV{f, bucket}, nil
 }
@@ -113,7 +113,7 @@ func (kv *KV) deletedAt(ctx context.Context, key string) (uint64, error) {
 
 func (kv *KV) message(key string, value []byte) (*nats.Msg, error) {
 	if kv == nil || kv.f == nil {
-		return nil, fmt.Errorf("%w: the fence.KV was not returned by Fence.KV", ErrInvalid)
+		return nil, fmt.Errorf("%w: the fence.KV was not created by Fence.KV", ErrInvalid)
 	}
 	subject := kvSubjects + kv.bucket + "." + key
 	if !validKey.MatchString(key) || literal(subject) != nil {

@@ -142,9 +142,9 @@ func (f *Fence) raise(ctx context.Context, subject string, m mark) (mark, uint64
 		case sequence > 0 && there.Write == m.Write:
 			return there, sequence, nil
 		case there.Token > m.Token: //safety:fence-greater
-			return mark{}, 0, fmt.Errorf("%w: token %d has opened it", ErrSuperseded, there.Token)
+			return mark{}, 0, fmt.Errorf("%w: it was opened with token %d", ErrSuperseded, there.Token)
 		case sequence == 0 && created: //safety:fence-renamed
-			return mark{}, 0, fmt.Errorf("%w: the server acknowledged the message on %q, but the stream does not have it; remove the mapping or limit that takes it away", ErrUnfit, subject)
+			return mark{}, 0, fmt.Errorf("%w: the server acknowledged the message on %q, but the stream does not have it there; remove the mapping that renames it or the limit that removes it", ErrUnfit, subject)
 		}
 		if there.Lanes > m.Lanes { //safety:fence-lanes
 			m.Lanes = there.Lanes
@@ -161,7 +161,7 @@ func (f *Fence) raise(ctx context.Context, subject string, m mark) (mark, uint64
 			try = 0
 		default:
 			if refusal, final := refused(err); final {
-				return mark{}, 0, fmt.Errorf("%w under %q: %w", ErrUnfit, subject, refusal)
+				return mark{}, 0, fmt.Errorf("%w on %q: %w", ErrUnfit, subject, refusal)
 			}
 			last = err
 		}
@@ -210,7 +210,7 @@ func (f *Fence) read(ctx context.Context, subject string) (mark, uint64, error) 
 		} `json:"message"`
 	}
 	if err := json.Unmarshal(answer.Data, &got); err != nil {
-		return mark{}, 0, fmt.Errorf("read %q: unreadable reply: %w", subject, err)
+		return mark{}, 0, fmt.Errorf("read %q: unreadable response: %w", subject, err)
 	}
 	switch {
 	case got.Error != nil && got.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound:
@@ -218,14 +218,14 @@ func (f *Fence) read(ctx context.Context, subject string) (mark, uint64, error) 
 	case got.Error != nil:
 		return mark{}, 0, fmt.Errorf("read %q: %w", subject, got.Error)
 	case got.Message == nil || got.Message.Sequence == 0:
-		return mark{}, 0, fmt.Errorf("read %q: the reply has no message", subject)
+		return mark{}, 0, fmt.Errorf("read %q: the response contains no message", subject)
 	}
 	var m mark
 	// This includes the tombstone of a deleted key. The highest token is lost, so nothing may
 	// replace the message without an operator's consent.
 	if err := json.Unmarshal(got.Message.Data, &m); err != nil || m.Format != format || m.Token == 0 || m.Lanes < 1 || m.Lanes > MaxLanes { //safety:fence-foreign
 		return mark{}, got.Message.Sequence, fmt.Errorf("%w: message %d on %q is not a fence message, so the highest token is unknown; "+
-			"stop all holders, purge the subject, and take the lock again", ErrUnfit, got.Message.Sequence, subject)
+			"stop all holders, purge the subject, and acquire the lock again", ErrUnfit, got.Message.Sequence, subject)
 	}
 	return m, got.Message.Sequence, nil
 }
@@ -243,7 +243,7 @@ func (f *Fence) why(err error) error {
 	return err
 }
 
-var errNoAnswer = errors.New("no reply arrived in time")
+var errNoAnswer = errors.New("no response arrived in time")
 
 // unavailable is the status of an error response when there is no leader, or when resources
 // are temporarily exhausted.

@@ -45,7 +45,7 @@ func (f *Fence) PublishMsg(ctx context.Context, m *nats.Msg) (*jetstream.PubAck,
 		return nil, err
 	}
 	if m == nil {
-		return nil, f.named(fmt.Errorf("publish: %w: no message", ErrInvalid))
+		return nil, f.named(fmt.Errorf("publish: %w: the message is nil", ErrInvalid))
 	}
 	what := fmt.Sprintf("publish to %.512q", m.Subject)
 	out, own, err := f.message(m)
@@ -53,7 +53,7 @@ func (f *Fence) PublishMsg(ctx context.Context, m *nats.Msg) (*jetstream.PubAck,
 	case err != nil:
 		return nil, f.named(fmt.Errorf("%s: %w", what, err))
 	case own:
-		return nil, f.named(fmt.Errorf("%s: %w: a message can have only one expectation, which the fence needs; use PublishBatch", what, ErrInvalid))
+		return nil, f.named(fmt.Errorf("%s: %w: a message can have only one expectation, which the fence uses; use PublishBatch", what, ErrInvalid))
 	}
 	return f.write(ctx, what, false, func(ctx context.Context, l *lane) (*jetstream.PubAck, error) {
 		f.guard(out, l) //safety:fence-guard
@@ -74,7 +74,7 @@ func (f *Fence) message(m *nats.Msg) (out *nats.Msg, own bool, err error) {
 		return nil, false, err
 	}
 	if m.Subject == f.subject || strings.HasPrefix(m.Subject, f.subject+".") { //safety:fence-subjects
-		return nil, false, fmt.Errorf("%w: subjects that begin with %q belong to the fence", ErrInvalid, f.subject)
+		return nil, false, fmt.Errorf("%w: %q and the subjects below it belong to the fence", ErrInvalid, f.subject)
 	}
 	out = &nats.Msg{Subject: f.destination(m.Subject), Data: m.Data, Header: nats.Header{}}
 	maps.Copy(out.Header, m.Header)
@@ -83,9 +83,9 @@ func (f *Fence) message(m *nats.Msg) (out *nats.Msg, own bool, err error) {
 		case lower == strings.ToLower(jetstream.ExpectedLastSubjSeqHeader), lower == strings.ToLower(jetstream.ExpectedLastSubjSeqSubjHeader):
 			own = true
 		case strings.HasPrefix(lower, "nats-expected-last-"), strings.HasPrefix(lower, "nats-schedule"), strings.HasPrefix(lower, "nats-batch-"): //safety:fence-headers
-			return nil, false, fmt.Errorf("%w: a fenced message cannot have the header %s", ErrInvalid, name)
+			return nil, false, fmt.Errorf("%w: a fenced message must not have the header %s", ErrInvalid, name)
 		case lower == strings.ToLower(jetstream.MsgRollup) && (len(values) != 1 || values[0] != jetstream.MsgRollupSubject):
-			return nil, false, fmt.Errorf("%w: a roll-up of the stream would remove the fence's message", ErrInvalid)
+			return nil, false, fmt.Errorf("%w: a rollup of the stream would remove the fence's message", ErrInvalid)
 		}
 	}
 	out.Header.Set(jetstream.ExpectedStreamHeader, f.stream)
@@ -127,18 +127,18 @@ func (f *Fence) write(ctx context.Context, what string, expects bool, send func(
 		case refusal == nil && certain(err): //safety:fence-unknown
 			return fail(fmt.Errorf("not stored: %w", err))
 		case refusal == nil:
-			return fail(fmt.Errorf("%w: %w; it may be stored, now or later", ErrUnknown, f.why(err)))
+			return fail(fmt.Errorf("%w: %w; the write may be stored, now or later", ErrUnknown, f.why(err)))
 		case refusal.ErrorCode == batchesOff:
 			return fail(fmt.Errorf("%w: %w: %w", ErrUnfit, errTurnedOff, refusal))
 		case final || refusal.Code == unavailable:
-			return fail(fmt.Errorf("the server refused it: %w", err))
+			return fail(fmt.Errorf("the server rejected it: %w", err))
 		case refusal.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence:
 			open, err := f.judge(limited, l, try)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", what, err)
 			}
 			if open && expects {
-				return fail(fmt.Errorf("an expectation of the message is wrong: %w", refusal))
+				return fail(fmt.Errorf("an expectation of the message was not met: %w", refusal))
 			}
 		}
 		// A fence message, or a write whose response was lost, is still being replicated.
@@ -160,17 +160,17 @@ func (f *Fence) judge(ctx context.Context, l *lane, try int) (open bool, err err
 	there, sequence, err := f.read(ctx, l.subject)
 	switch {
 	case errors.Is(err, ErrUnfit):
-		return false, f.end(f.named(fmt.Errorf("%w: another message has replaced it: %w", ErrLost, err)))
+		return false, f.end(f.named(fmt.Errorf("%w: another message replaced the fence's: %w", ErrLost, err)))
 	case err != nil:
 		return false, nil // the next try will tell
 	case sequence == l.sequence:
 		return true, nil
 	case there.Token > f.token:
-		return false, f.end(f.named(fmt.Errorf("%w: token %d has opened it; the write was not stored, so stop working", ErrSuperseded, there.Token)))
+		return false, f.end(f.named(fmt.Errorf("%w: it was opened with token %d; the write was not stored; stop working", ErrSuperseded, there.Token)))
 	case there.Token == f.token && sequence > l.sequence:
-		return false, f.end(f.named(fmt.Errorf("%w: the fence was reopened with the same token; the write was not stored", ErrSuperseded)))
+		return false, f.end(f.named(fmt.Errorf("%w: it was opened again with the same token; the write was not stored", ErrSuperseded)))
 	case try >= absent || there.Token > 0 && sequence > l.sequence:
-		return false, f.end(f.named(fmt.Errorf("%w: message %d no longer exists on %q; the write was not stored, so reopen the fence if the lock is still held", ErrLost, l.sequence, l.subject)))
+		return false, f.end(f.named(fmt.Errorf("%w: message %d no longer exists on %q; the write was not stored; open the fence again if the lock is still held", ErrLost, l.sequence, l.subject)))
 	}
 	return false, nil
 }

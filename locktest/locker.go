@@ -90,7 +90,7 @@ func (l *Locker) Disconnect(c *natslock.Client) (reconnect func()) {
 	s := l.stores[c]
 	l.mu.Unlock()
 	if s == nil {
-		panic("locktest: Disconnect of a client that NewClient has not made")
+		panic("locktest: Disconnect of a client that NewClient did not create")
 	}
 	l.outage(func() { l.cut[c] = true })
 	return func() { l.outage(func() { delete(l.cut, c) }) }
@@ -306,7 +306,7 @@ func (l *Locker) Waiting(name string) (n int) {
 // matches natslock.ErrInvalid.
 func (l *Locker) AwaitWaiting(ctx context.Context, name string, n int) error {
 	if _, err := record.EncodeName(name); err != nil || ctx == nil {
-		return fmt.Errorf("locktest: await %d waiting for lock %.64q: %w", n, name, cmp.Or(err, errNoContext))
+		return fmt.Errorf("locktest: await %d goroutines waiting for lock %.64q: %w", n, name, cmp.Or(err, errNoContext))
 	}
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -318,7 +318,7 @@ func (l *Locker) AwaitWaiting(ctx context.Context, name string, n int) error {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return fmt.Errorf("locktest: %d goroutines wait for lock %q, not %d: %w", have, name, n, plain.EndOf(ctx))
+			return fmt.Errorf("locktest: %d goroutines are waiting for lock %q, want %d: %w", have, name, n, plain.EndOf(ctx))
 		}
 	}
 }

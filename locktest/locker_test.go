@@ -268,7 +268,7 @@ func TestAwaitWaitingEnds(t *testing.T) {
 		defer cancel()
 		err := locks.AwaitWaiting(ctx, "a", 1)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
-		require.ErrorContains(t, err, `0 goroutines wait for lock "a", not 1`)
+		require.ErrorContains(t, err, `0 goroutines are waiting for lock "a", want 1`)
 	})
 }
 

@@ -87,7 +87,7 @@ func (t *trial) lock(name string, opts ...natslock.LockOption) *natslock.Lock {
 	t.Helper()
 	l, err := t.locks.Lock(t.Context(), name, append(opts, natslock.MaxWait(patience))...)
 	if err != nil {
-		t.Fatalf("Lock of %q, which is free: %v", name, err)
+		t.Fatalf("Lock of the free lock %q: %v", name, err)
 	}
 	return l
 }
@@ -95,7 +95,7 @@ func (t *trial) lock(name string, opts ...natslock.LockOption) *natslock.Lock {
 func (t *trial) release(l *natslock.Lock) {
 	t.Helper()
 	if err := l.Unlock(t.Context()); err != nil {
-		t.Fatalf("Unlock of %q, which is held: %v", l.Name(), err)
+		t.Fatalf("Unlock of the held lock %q: %v", l.Name(), err)
 	}
 }
 
@@ -104,7 +104,7 @@ func (t *trial) matches(what string, err error, targets ...error) {
 	t.Helper()
 	for _, target := range targets {
 		if !errors.Is(err, target) {
-			t.Fatalf("%s: the error is %v, and does not match %v", what, err, target)
+			t.Fatalf("%s: error %v does not match %v", what, err, target)
 		}
 	}
 }
@@ -144,12 +144,12 @@ func (t *trial) grant() {
 	ctx := context.WithValue(t.Context(), key{}, "value")
 	for _, take := range []func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error){t.locks.Lock, t.locks.TryLock} {
 		l, err := take(ctx, "grant", natslock.TTL(20*time.Second))
-		t.check(err == nil && l != nil, "a free lock: %v, %v", l, err)
-		t.check(l.Name() == "grant", "the name is %q", l.Name())
+		t.check(err == nil && l != nil, "acquiring a free lock returned %v, %v", l, err)
+		t.check(l.Name() == "grant", "the lock's name is %q", l.Name())
 		t.check(l.ID() != "" && l.Token() > 0, "ID %q, token %d", l.ID(), l.Token())
 		t.check(l.Remaining() > 0 && l.Err() == nil, "the error of a granted lock is %v", l.Err())
-		t.check(l.Remaining() > 0 && l.Remaining() < 20*time.Second, "%v of a TTL of 20s remain", l.Remaining())
-		t.check(l.Context().Value(key{}) == "value", "its context lacks a value of the acquire's")
+		t.check(l.Remaining() > 0 && l.Remaining() < 20*time.Second, "%v of a TTL of 20s remains", l.Remaining())
+		t.check(l.Context().Value(key{}) == "value", "the lock's context lacks a value of the context passed to the acquire")
 		t.release(l)
 	}
 }
@@ -158,21 +158,21 @@ func (t *trial) unlock() {
 	l := t.lock("unlock")
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	t.check(l.Unlock(ended) == nil, "Unlock with an ended context fails")
-	t.check(l.Unlock(t.Context()) == nil, "the second Unlock has another result")
+	t.check(l.Unlock(ended) == nil, "Unlock with an ended context failed")
+	t.check(l.Unlock(t.Context()) == nil, "the second Unlock returned a different result")
 	await(t, l.Context().Done(), "the end of the context")
 	t.matches("cause", context.Cause(l.Context()), natslock.ErrReleased)
 	t.matches("Err", l.Err(), natslock.ErrReleased)
-	t.check(errors.Is(l.Err(), natslock.ErrReleased) && l.Remaining() == 0, "the error of a released lock is %v, and %v remain", l.Err(), l.Remaining())
+	t.check(errors.Is(l.Err(), natslock.ErrReleased) && l.Remaining() == 0, "the error of a released lock is %v, and %v remains", l.Err(), l.Remaining())
 	t.matches("Extend", l.Extend(t.Context(), 0), natslock.ErrReleased)
 	next := t.lock("unlock")
-	t.check(next.ID() != l.ID(), "two acquires have the ID %q", l.ID())
-	t.check(next.Token() > l.Token(), "token %d after %d", next.Token(), l.Token())
+	t.check(next.ID() != l.ID(), "two acquires got the same ID %q", l.ID())
+	t.check(next.Token() > l.Token(), "got token %d after token %d", next.Token(), l.Token())
 	t.release(next)
 }
 
 func (t *trial) do() {
-	failure := errors.New("the work fails")
+	failure := errors.New("the work failed")
 	for name, do := range map[string]func(context.Context, string, func(context.Context, *natslock.Lock) error, ...natslock.LockOption) error{
 		"Do": t.locks.Do, "TryDo": t.locks.TryDo,
 	} {
@@ -180,32 +180,32 @@ func (t *trial) do() {
 			var under *natslock.Lock
 			err := do(t.Context(), "do", func(ctx context.Context, l *natslock.Lock) error {
 				under = l
-				t.check(l.Remaining() > 0 && ctx.Err() == nil, "the error of the lock is %v under %s, and the context's error %v", l.Err(), name, ctx.Err())
-				t.check(ctx == l.Context(), "%s gives the function another context than the lock's", name)
+				t.check(l.Remaining() > 0 && ctx.Err() == nil, "during %[2]s the lock's error is %[1]v and the context's error is %[3]v", l.Err(), name, ctx.Err())
+				t.check(ctx == l.Context(), "%s passed the function a context other than the lock's", name)
 				return want
 			})
-			t.check(under != nil, "%s has not run the function: %v", name, err)
-			t.check(errors.Is(err, want), "%s returns %v after %v", name, err, want)
-			t.check(errors.Is(under.Err(), natslock.ErrReleased), "the error of the lock is %v after %s", under.Err(), name)
+			t.check(under != nil, "%s did not run the function: %v", name, err)
+			t.check(errors.Is(err, want), "%s returned %v, want %v", name, err, want)
+			t.check(errors.Is(under.Err(), natslock.ErrReleased), "the lock's error is %v after %s", under.Err(), name)
 		}
 		func() {
-			defer func() { t.check(recover() == failure, "%s swallows a panic", name) }()
+			defer func() { t.check(recover() == failure, "%s swallowed a panic", name) }()
 			_ = do(t.Context(), "do", func(context.Context, *natslock.Lock) error { panic(failure) })
 		}()
 		t.free("do")
-		t.matches(name+" of nil", do(t.Context(), "do", nil), natslock.ErrInvalid)
-		t.matches(name+" of no name", do(t.Context(), "", t.never), natslock.ErrInvalid)
+		t.matches(name+" with a nil function", do(t.Context(), "do", nil), natslock.ErrInvalid)
+		t.matches(name+" with an empty name", do(t.Context(), "", t.never), natslock.ErrInvalid)
 	}
 }
 
 // never is a function that must not run.
 func (t *trial) never(context.Context, *natslock.Lock) error {
-	t.Error("the function runs without a lock")
+	t.Error("the function ran without a lock")
 	return nil
 }
 
 func (t *trial) context() {
-	why := errors.New("the work is over")
+	why := errors.New("the work is done")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	l, err := t.locks.Lock(ctx, "parent")
 	t.check(err == nil, "Lock: %v", err)
@@ -214,17 +214,17 @@ func (t *trial) context() {
 	cancel(why)
 	await(t, l.Context().Done(), "the end of the context")
 	t.matches("cause", context.Cause(l.Context()), why)
-	t.check(l.Remaining() > 0, "the error of the lock is %v after the end of its parent context", l.Err())
-	t.check(detached.Context().Err() == nil, "the context of a detached lock ends with its parent")
+	t.check(l.Remaining() > 0, "the lock's error is %v after its parent context ended", l.Err())
+	t.check(detached.Context().Err() == nil, "the context of a detached lock ended with its parent")
 	t.release(l)
 	t.release(detached)
 }
 
 func (t *trial) extend() {
 	l := t.lock("extend", natslock.TTL(10*time.Second))
-	t.check(l.Extend(t.Context(), time.Minute) == nil, "Extend fails")
-	t.check(l.Remaining() > 20*time.Second, "%v remain of a minute", l.Remaining())
-	t.check(l.Extend(t.Context(), 0) == nil, "Extend with the same TTL fails")
+	t.check(l.Extend(t.Context(), time.Minute) == nil, "Extend failed")
+	t.check(l.Remaining() > 20*time.Second, "%v of a minute remains", l.Remaining())
+	t.check(l.Extend(t.Context(), 0) == nil, "Extend with the same TTL failed")
 	t.matches("Extend", l.Extend(t.Context(), time.Nanosecond), natslock.ErrInvalid)
 	t.release(l)
 }
@@ -234,7 +234,7 @@ func (t *trial) names() {
 	for _, name := range []string{"a", "A", "a.b", "a..b", ".a", "a b", "a*", ">", "\x00", "\xff", "🔒", strings.Repeat("x", 512)} {
 		l, err := t.locks.TryLock(t.Context(), name)
 		t.check(err == nil, "TryLock of %q: %v", name, err)
-		t.check(l.Name() == name, "%q has the name %q", name, l.Name())
+		t.check(l.Name() == name, "lock %q has the name %q", name, l.Name())
 		all = append(all, l)
 	}
 	for _, l := range all {
@@ -252,21 +252,21 @@ func (t *trial) refusals() {
 		{"an empty name", "", nil, natslock.ErrInvalid},
 		{"a name that is too long", strings.Repeat("x", 513), nil, natslock.ErrInvalid},
 		{"a nil option", "a", []natslock.LockOption{nil}, natslock.ErrInvalid},
-		{"no TTL", "a", []natslock.LockOption{natslock.TTL(0)}, natslock.ErrInvalid},
+		{"a zero TTL", "a", []natslock.LockOption{natslock.TTL(0)}, natslock.ErrInvalid},
 		{"a TTL of 25 h", "a", []natslock.LockOption{natslock.TTL(25 * time.Hour)}, natslock.ErrInvalid},
-		{"no MaxWait", "a", []natslock.LockOption{natslock.MaxWait(0)}, natslock.ErrInvalid},
-		{"Until no time", "a", []natslock.LockOption{natslock.Until(time.Time{})}, natslock.ErrInvalid},
-		{"Until a past time", "a", []natslock.LockOption{natslock.Until(time.Now().Add(-time.Second))}, natslock.ErrInvalid},
+		{"a zero MaxWait", "a", []natslock.LockOption{natslock.MaxWait(0)}, natslock.ErrInvalid},
+		{"Until with a zero time", "a", []natslock.LockOption{natslock.Until(time.Time{})}, natslock.ErrInvalid},
+		{"Until with a past time", "a", []natslock.LockOption{natslock.Until(time.Now().Add(-time.Second))}, natslock.ErrInvalid},
 		{"Until and TTL", "a", []natslock.LockOption{natslock.Until(time.Now().Add(time.Hour)), natslock.TTL(time.Minute)}, natslock.ErrInvalid},
 		{"Linger and NoRenew", "a", []natslock.LockOption{natslock.Linger(time.Second), natslock.NoRenew()}, natslock.ErrInvalid},
-		{"Linger for too long", "a", []natslock.LockOption{natslock.Linger(2 * time.Hour)}, natslock.ErrInvalid},
-		{"an early warning of nothing", "a", []natslock.LockOption{natslock.EarlyWarning(time.Second, nil)}, natslock.ErrInvalid},
+		{"too long a Linger", "a", []natslock.LockOption{natslock.Linger(2 * time.Hour)}, natslock.ErrInvalid},
+		{"an EarlyWarning with a nil function", "a", []natslock.LockOption{natslock.EarlyWarning(time.Second, nil)}, natslock.ErrInvalid},
 		{"too much metadata", "a", []natslock.LockOption{natslock.Meta(map[string]string{"k": strings.Repeat("x", 15<<10)})}, natslock.ErrInvalid},
 	} {
 		for _, take := range []func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error){t.locks.Lock, t.locks.TryLock} {
 			l, err := take(t.Context(), c.name, c.opts...)
 			t.matches(c.what, err, c.want)
-			t.check(l == nil, "%s: there are a lock and an error", c.what)
+			t.check(l == nil, "%s: returned both a lock and an error", c.what)
 		}
 	}
 	t.free("a")
@@ -277,7 +277,7 @@ func (t *trial) ended() {
 	cancel()
 	for _, take := range []func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error){t.locks.Lock, t.locks.TryLock} {
 		l, err := take(ctx, "ended")
-		t.check(l == nil, "an acquire with an ended context returns a lock")
+		t.check(l == nil, "an acquire with an ended context returned a lock")
 		t.matches("acquire", err, natslock.ErrTimeout, context.Canceled)
 	}
 	t.free("ended")
@@ -289,26 +289,26 @@ func (t *trial) leases() {
 	before := time.Now().Add(renewed.Remaining())
 	lost := t.lock("lost", natslock.TTL(time.Second), natslock.NoRenew())
 	until, err := t.locks.Lock(t.Context(), "until", natslock.Until(time.Now().Add(1500*time.Millisecond)))
-	t.check(err == nil, "Lock until a time: %v", err)
+	t.check(err == nil, "Lock with Until: %v", err)
 
 	await(t, lost.Context().Done(), "the end of a lease without renewals")
 	t.matches("cause", context.Cause(lost.Context()), natslock.ErrLost)
-	t.check(errors.Is(lost.Err(), natslock.ErrLost), "the error of the lock is %v", lost.Err())
+	t.check(errors.Is(lost.Err(), natslock.ErrLost), "the lock's error is %v", lost.Err())
 	next := t.lock("lost")
-	t.check(next.Token() > lost.Token(), "token %d after %d", next.Token(), lost.Token())
+	t.check(next.Token() > lost.Token(), "got token %d after token %d", next.Token(), lost.Token())
 	t.matches("Unlock", lost.Unlock(t.Context()), natslock.ErrLost)
-	t.check(next.Remaining() > 0, "the Unlock of a lost lock ends the next one")
+	t.check(next.Remaining() > 0, "Unlock of a lost lock ended the next holder's lock")
 	t.release(next)
 
 	await(t, until.Context().Done(), "the planned end")
 	t.matches("cause", context.Cause(until.Context()), natslock.ErrEnded)
-	t.check(errors.Is(until.Err(), natslock.ErrEnded), "the error of the lock is %v", until.Err())
+	t.check(errors.Is(until.Err(), natslock.ErrEnded), "the lock's error is %v", until.Err())
 	t.matches("Extend", until.Extend(t.Context(), 0), natslock.ErrEnded)
 	t.matches("Unlock", until.Unlock(t.Context()), natslock.ErrEnded)
 
 	for begun := time.Now(); time.Now().Add(renewed.Remaining()).Before(before.Add(time.Second)); time.Sleep(10 * time.Millisecond) {
-		t.check(renewed.Err() == nil, "a lock that is to be renewed ends: %v", renewed.Err())
-		t.check(time.Since(begun) < patience, "no renewal comes")
+		t.check(renewed.Err() == nil, "a lock with renewal ended: %v", renewed.Err())
+		t.check(time.Since(begun) < patience, "no renewal arrived")
 	}
 	t.release(renewed)
 }

@@ -12,7 +12,7 @@ import (
 func (t *trial) held() {
 	l := t.lock("held")
 	none, err := t.locks.TryLock(t.Context(), "held")
-	t.check(none == nil, "two hold the lock")
+	t.check(none == nil, "two callers hold the lock")
 	t.matches("TryLock", err, natslock.ErrLocked)
 	locked, ok := errors.AsType[*natslock.LockedError](err)
 	t.check(ok && locked.Name == "held", "the error is not a LockedError for this lock: %v", err)
@@ -43,30 +43,30 @@ func (t *trial) waits() {
 	t.awaitWaiting("waits", 1)
 	select {
 	case r := <-ch:
-		t.Fatalf("Lock does not wait: %v, %v", r.l, r.err)
+		t.Fatalf("Lock did not wait: %v, %v", r.l, r.err)
 	default:
 	}
 	t.release(l)
 	r := await(t, ch, "the lock")
 	t.check(r.err == nil, "Lock: %v", r.err)
-	t.check(r.l.Token() > l.Token(), "token %d after %d", r.l.Token(), l.Token())
-	t.check(r.l.ID() != l.ID(), "two acquires have the ID %q", l.ID())
+	t.check(r.l.Token() > l.Token(), "got token %d after token %d", r.l.Token(), l.Token())
+	t.check(r.l.ID() != l.ID(), "two acquires got the same ID %q", l.ID())
 	t.release(r.l)
 }
 
 func (t *trial) maxWait() {
 	l := t.lock("maxwait")
 	none, err := t.locks.Lock(t.Context(), "maxwait", natslock.MaxWait(20*time.Millisecond))
-	t.check(none == nil, "two hold the lock")
+	t.check(none == nil, "two callers hold the lock")
 	t.matches("Lock", err, natslock.ErrTimeout)
-	t.check(!errors.Is(err, context.DeadlineExceeded), "the error matches that of a context that goes on: %v", err)
+	t.check(!errors.Is(err, context.DeadlineExceeded), "the error matches context.DeadlineExceeded although the context has not ended: %v", err)
 	timeout, ok := errors.AsType[*natslock.TimeoutError](err)
-	t.check(ok && timeout.Name == "maxwait" && timeout.Waited >= 20*time.Millisecond, "the error is no TimeoutError of the lock: %v", err)
+	t.check(ok && timeout.Name == "maxwait" && timeout.Waited >= 20*time.Millisecond, "the error is not a TimeoutError for this lock: %v", err)
 	t.release(l)
 	next, err := t.locks.Lock(t.Context(), "maxwait", natslock.MaxWait(patience))
-	t.check(err == nil, "a waiter that gave up keeps others out: %v", err)
+	t.check(err == nil, "a waiter that gave up blocks others: %v", err)
 	_, bounded := next.Context().Deadline()
-	t.check(!bounded, "MaxWait bounds the work")
+	t.check(!bounded, "MaxWait bounds the hold")
 	t.release(next)
 }
 
@@ -77,7 +77,7 @@ func (t *trial) canceled() {
 	t.awaitWaiting("canceled", 1)
 	cancel()
 	r := await(t, ch, "the end of the wait")
-	t.check(r.l == nil, "two hold the lock")
+	t.check(r.l == nil, "two callers hold the lock")
 	t.matches("Lock", r.err, natslock.ErrTimeout, context.Canceled)
 	t.release(l)
 	t.release(t.lock("canceled"))
@@ -103,14 +103,14 @@ func (t *trial) awaitWaiting(name string, n int) {
 		case have >= n, !known && time.Since(begun) > 50*time.Millisecond:
 			return
 		case time.Since(begun) > patience:
-			t.Fatalf("%d goroutines wait for lock %q, not %d", have, name, n)
+			t.Fatalf("%d goroutines are waiting for lock %q, want %d", have, name, n)
 		}
 	}
 }
 
 func (t *trial) order() {
 	if _, known := t.waiting("order"); !known {
-		t.Skip("the Locker has neither Waiting nor Stats, which show that a goroutine waits")
+		t.Skip("the Locker has neither Waiting nor Stats to show that a goroutine is waiting")
 	}
 	l := t.lock("order")
 	const n = 5
@@ -127,7 +127,7 @@ func (t *trial) order() {
 	t.release(l)
 	for i := range n {
 		got := await(t, order, "the next holder")
-		t.check(got == i, "goroutine %d holds the lock, and %d asked before", got, i)
+		t.check(got == i, "goroutine %d holds the lock, but goroutine %d asked first", got, i)
 	}
 	t.release(t.lock("order"))
 }
@@ -141,10 +141,10 @@ func (t *trial) exclusion() {
 			for range times {
 				if err := t.locks.Do(t.Context(), "exclusion", func(_ context.Context, l *natslock.Lock) error {
 					if inside++; inside != 1 { // needs no mutex, because the lock has to act as one
-						t.Errorf("%d hold the lock", inside)
+						t.Errorf("%d callers hold the lock", inside)
 					}
 					if l.Token() <= last {
-						t.Errorf("token %d after %d", l.Token(), last)
+						t.Errorf("got token %d after token %d", l.Token(), last)
 					}
 					last = l.Token()
 					inside--
@@ -162,7 +162,7 @@ func (t *trial) exclusion() {
 func both(reader, writer *trial) {
 	a, b := reader.lock("both"), reader.lock("both")
 	_, err := writer.locks.TryLock(writer.Context(), "both")
-	writer.matches("TryLock beside readers", err, natslock.ErrLocked)
+	writer.matches("TryLock alongside readers", err, natslock.ErrLocked)
 	waits := writer.locking(writer.Context(), "both")
 	for { // until the writer waits, because a waiting writer keeps later readers out
 		l, err := reader.locks.TryLock(reader.Context(), "both")
@@ -177,18 +177,18 @@ func both(reader, writer *trial) {
 	reader.release(b)
 	w := await(writer, waits, "the writer's lock")
 	writer.check(w.err == nil, "Lock of the writer: %v", w.err)
-	writer.check(w.l.Token() > a.Token() && w.l.Token() > b.Token(), "token %d of the writer after %d and %d", w.l.Token(), a.Token(), b.Token())
+	writer.check(w.l.Token() > a.Token() && w.l.Token() > b.Token(), "the writer got token %d after readers' tokens %d and %d", w.l.Token(), a.Token(), b.Token())
 	select {
 	case <-later:
-		reader.Fatalf("a reader is inside beside the writer")
+		reader.Fatalf("a reader holds the lock alongside the writer")
 	default:
 	}
 	_, err = reader.locks.TryLock(reader.Context(), "both")
-	reader.matches("TryLock beside a writer", err, natslock.ErrLocked)
+	reader.matches("TryLock alongside a writer", err, natslock.ErrLocked)
 	writer.release(w.l)
 	r := await(reader, later, "the reader's lock")
 	reader.check(r.err == nil, "Lock of the reader: %v", r.err)
-	reader.check(r.l.Token() > w.l.Token(), "token %d of the reader after %d", r.l.Token(), w.l.Token())
+	reader.check(r.l.Token() > w.l.Token(), "the reader got token %d after the writer's token %d", r.l.Token(), w.l.Token())
 	reader.release(r.l)
 	writer.free("both")
 }

@@ -115,7 +115,7 @@ type Option func(*Group) error
 func ID(id string) Option {
 	return func(g *Group) error {
 		if id == "" || len(id) > 200 {
-			return fmt.Errorf("%w: a worker's ID must have 1 to 200 bytes; this one has %d", natslock.ErrInvalid, len(id))
+			return fmt.Errorf("%w: a worker ID must have 1 to 200 bytes, not %d", natslock.ErrInvalid, len(id))
 		}
 		g.id = id
 		return nil
@@ -134,14 +134,14 @@ func Weight(n int) Option {
 
 func checkWeight(n int) error {
 	if n < 1 || n > maxWeight {
-		return fmt.Errorf("%w: the weight must be 1 to %d, not %d", natslock.ErrInvalid, maxWeight, n)
+		return fmt.Errorf("%w: weight %d is out of range: must be 1 to %d", natslock.ErrInvalid, n, maxWeight)
 	}
 	return nil
 }
 
 func checkCount(n int) error {
 	if n < 1 || n > MaxPartitions {
-		return fmt.Errorf("%w: the number of partitions must be 1 to %d, not %d", natslock.ErrInvalid, MaxPartitions, n)
+		return fmt.Errorf("%w: %d partitions are out of range: must be 1 to %d", natslock.ErrInvalid, n, MaxPartitions)
 	}
 	return nil
 }
@@ -150,7 +150,7 @@ func checkCount(n int) error {
 // the patterns that are built from it.
 func checkGroup(name string) error {
 	if name == "" || len(name) > maxGroup || strings.ContainsAny(name, "*>") {
-		return fmt.Errorf("%w: group %.64q: the name must not be empty, exceed %d bytes or contain a wildcard", natslock.ErrInvalid, name, maxGroup)
+		return fmt.Errorf("%w: group name %.64q is empty, longer than %d bytes, or contains a wildcard", natslock.ErrInvalid, name, maxGroup)
 	}
 	return nil
 }
@@ -162,7 +162,7 @@ func checkGroup(name string) error {
 func Drain(d time.Duration) Option {
 	return func(g *Group) error {
 		if d <= 0 {
-			return fmt.Errorf("%w: the drain time must be positive, not %v", natslock.ErrInvalid, d)
+			return fmt.Errorf("%w: drain time %v must be positive", natslock.ErrInvalid, d)
 		}
 		g.drain = d
 		return nil
@@ -188,7 +188,7 @@ func Meta(m map[string]string) Option {
 	return func(g *Group) error {
 		for _, k := range []string{idKey, weightKey, countKey} {
 			if _, ok := m[k]; ok {
-				return fmt.Errorf("%w: the metadata key %q is reserved", natslock.ErrInvalid, k)
+				return fmt.Errorf("%w: metadata key %q is reserved", natslock.ErrInvalid, k)
 			}
 		}
 		g.meta = m
@@ -217,7 +217,7 @@ func OnEvent(fn func(Event)) Option {
 func New(c *natslock.Client, name string, partitions int, opts ...Option) *Group {
 	g := &Group{c: c, name: name, count: partitions, weight: 1, drain: defaultDrain}
 	if c == nil {
-		g.err = fmt.Errorf("%w: no client", natslock.ErrInvalid)
+		g.err = fmt.Errorf("%w: the client is nil", natslock.ErrInvalid)
 	}
 	g.err = cmp.Or(g.err, checkGroup(name), checkCount(partitions))
 	for _, opt := range opts {

@@ -192,7 +192,7 @@ func (r *runner) unavailable(k int, err error, now time.Time) {
 // unreached warns, once per outage, that the group cannot be reached.
 func (r *runner) unreached(err error) {
 	if r.reads.Err() == nil && !again.Final(err) && !r.cut.Swap(true) {
-		r.warn("this worker cannot reach its group; retrying", "error", err)
+		r.warn("cannot reach the group; retrying", "error", err)
 	}
 }
 
@@ -235,7 +235,7 @@ func (r *runner) slow(s *serving) {
 		}
 	})
 	if late {
-		r.warn("a function did not return within the drain time", "partition", s.number, "token", s.Token(), "drain time", r.g.drain)
+		r.warn("the function for a partition did not return within the drain time", "partition", s.number, "token", s.Token(), "drain time", r.g.drain)
 	}
 }
 
@@ -253,7 +253,7 @@ func (r *runner) look() {
 	if err != nil {
 		r.unreached(err)
 	} else if r.cut.Swap(false) {
-		again.Logger(r.g.c).Info("this worker can reach its group again", "group", r.g.name)
+		again.Logger(r.g.c).Info("reached the group again", "group", r.g.name)
 	}
 	r.tell(func(now time.Time) {
 		if err != nil {
@@ -315,7 +315,7 @@ func (r *runner) join(ctx context.Context) {
 		case <-ctx.Done():
 		}
 		if ended := l.Unlock(r.ctx); errors.Is(ended, natslock.ErrUnavailable) && err == nil {
-			r.warn("this worker's membership was not released and will expire with its TTL", "error", ended)
+			r.warn("membership not released; it ends with its TTL", "error", ended)
 			err = ended
 		}
 		r.tell(func(now time.Time) {
@@ -420,7 +420,7 @@ func (r *runner) release(s *serving, run bool, err error) {
 	case run && err != nil:
 		r.warn("work on a partition failed", "partition", k, "token", s.Token(), "error", err)
 	case run && !asked && lost == nil:
-		r.warn("a function returned before it was asked to; it must keep running while the worker owns the partition", "partition", k, "token", s.Token())
+		r.warn("the function for a partition returned before it was asked to; it must keep running while the worker owns the partition", "partition", k, "token", s.Token())
 	}
 	s.cancel(nil)
 	// The function has returned, so this worker no longer touches the partition. If the server
@@ -429,7 +429,7 @@ func (r *runner) release(s *serving, run bool, err error) {
 	switch {
 	case ended == nil || lost != nil:
 	case errors.Is(ended, natslock.ErrUnavailable):
-		r.warn("a partition was not released and will be free when its TTL ends", "partition", k, "token", s.Token(), "error", ended)
+		r.warn("partition not released; it becomes free when its TTL ends", "partition", k, "token", s.Token(), "error", ended)
 		err = plain.Join(ended, err)
 	default:
 		lost = ended // the loss came to light only now

@@ -265,7 +265,7 @@ func (w *worker) read(g State, now time.Time) error {
 			w.lookBy(now.Add(settle))
 			return nil
 		case g.Count != len(w.slots): //safety:partition-one-count
-			return fmt.Errorf("%w: the group has %d partitions and this worker was started with %d; %s joined first, so use the same number or another group name", ErrCount, g.Count, len(w.slots), plain.Text(g.Members[0].ID))
+			return fmt.Errorf("%w: the group has %d partitions, but this worker was started with %d; %s joined first, so use the same number or another group name", ErrCount, g.Count, len(w.slots), plain.Text(g.Members[0].ID))
 		}
 	}
 	w.seen, w.members, w.known, w.fresh = w.looks, g.Members, g.known, true
@@ -397,4 +397,4 @@ func (w *worker) owned() (numbers []int) {
 
 // ErrCount means that the group was started with a different number of partitions. It matches
 // [natslock.ErrInvalid].
-var ErrCount = fmt.Errorf("%w: the number of partitions differs", natslock.ErrInvalid)
+var ErrCount = fmt.Errorf("%w: different number of partitions", natslock.ErrInvalid)

@@ -180,7 +180,7 @@ func (c *Cluster) WaitReady() {
 func (c *Cluster) waitReady(placed bool) {
 	c.t.Helper()
 	const api = "$JS.API.STREAM.NAMES"
-	c.wait(c.t, "the cluster forms", func() error {
+	c.wait(c.t, "the cluster to form", func() error {
 		var up []*server.Server
 		var names []string
 		for i, s := range c.servers {
@@ -193,7 +193,7 @@ func (c *Cluster) waitReady(placed bool) {
 		for _, srv := range up {
 			if srv.JetStreamIsLeader() {
 				if leader != nil {
-					return fmt.Errorf("%s and %s both lead", leader.Name(), srv.Name())
+					return fmt.Errorf("%s and %s are both leaders", leader.Name(), srv.Name())
 				}
 				leader = srv
 			}
@@ -204,7 +204,7 @@ func (c *Cluster) waitReady(placed bool) {
 			// then, a client's request does not reach the meta leader and gets no
 			// response.
 			if n := srv.SystemAccount().Interest(api); n < len(up) {
-				return fmt.Errorf("%s sends requests of JetStream to %d servers", srv.Name(), n)
+				return fmt.Errorf("%s sends JetStream requests to %d servers", srv.Name(), n)
 			}
 			if !srv.JetStreamIsCurrent() {
 				return fmt.Errorf("%s has not caught up", srv.Name())
@@ -240,7 +240,7 @@ func (c *Cluster) wait(t testing.TB, what string, cond func() error) {
 			return
 		}
 		if time.Now().After(end) {
-			t.Fatalf("testutil: not within %v: %s: %v", clusterTimeout, what, err)
+			t.Fatalf("testutil: waited %v for %s: %v", clusterTimeout, what, err)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -290,13 +290,13 @@ func (c *Cluster) waitLeaderOtherThan(t testing.TB, stream string, old *Server, 
 		leader = c.StreamLeader(stream)
 		switch {
 		case leader == nil || c.isolated(c.Index(leader)):
-			return fmt.Errorf("there is none")
+			return fmt.Errorf("there is no leader")
 		case leader == old:
 			if nudge != nil && time.Since(last) > 3*time.Second {
 				nudge()
 				last = time.Now()
 			}
-			return fmt.Errorf("it is still %s", leader.Server().Name())
+			return fmt.Errorf("the leader is still %s", leader.Server().Name())
 		}
 		return nil
 	})

@@ -210,7 +210,7 @@ func (s *Server) InProcessConn() (net.Conn, error) {
 	srv, running := s.srv, s.running
 	s.mu.Unlock()
 	if !running {
-		return nil, errors.New("testutil: the server is stopped")
+		return nil, errors.New("testutil: the server is not running")
 	}
 	return srv.InProcessConn()
 }
@@ -327,7 +327,7 @@ func (s *Server) startOn(port int) error {
 	if !listens || !srv.ReadyForConnections(startTimeout/2) || (opts.JetStream && !srv.JetStreamEnabled()) {
 		srv.Shutdown()
 		srv.WaitForShutdown()
-		return fmt.Errorf("not ready: %s", log.errors())
+		return fmt.Errorf("the server is not ready: %s", log.errors())
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -75,7 +75,7 @@ func (s *Storage) Lock(ctx context.Context, name string) error {
 		select {
 		case <-other.over:
 		case <-ctx.Done():
-			return fmt.Errorf("lock %q: another goroutine in this process holds it: %w: %w", Prefix+name, natslock.ErrTimeout, plain.EndOf(ctx))
+			return fmt.Errorf("lock %q: another goroutine of this process holds it: %w: %w", Prefix+name, natslock.ErrTimeout, plain.EndOf(ctx))
 		}
 	}
 }
@@ -150,7 +150,7 @@ func (s *Storage) RenewLockLease(ctx context.Context, name string, _ time.Durati
 	lost := old.Unlock(ctx) // the record of a broken lock stays until Unlock
 	l, err := s.locks.Lock(ctx, Prefix+name, s.opts...)
 	if err != nil {
-		return fmt.Errorf("%w; taking it again: %w", lost, err)
+		return fmt.Errorf("%w; acquiring it again: %w", lost, err)
 	}
 	s.mu.Lock()
 	current := s.held[name] == own
@@ -179,7 +179,7 @@ func (s *Storage) String() string {
 func (s *Storage) ready(ctx context.Context, name string) error {
 	switch {
 	case s.locks == nil:
-		return fmt.Errorf("lock %.512q: %w: the Storage was created without a client", Prefix+name, natslock.ErrInvalid)
+		return fmt.Errorf("lock %.512q: %w: the Storage was created without locks", Prefix+name, natslock.ErrInvalid)
 	case ctx == nil:
 		return fmt.Errorf("lock %.512q: %w: the context is nil", Prefix+name, natslock.ErrInvalid)
 	}

@@ -103,7 +103,7 @@ func OnceFunc(locks natslock.Locker, name string, fn func(ctx context.Context, l
 	j := &job{locks: locks, name: name, fn: fn, ctx: context.Background(), minHold: DefaultMinHold}
 	j.onError = func(err error) {
 		if !errors.Is(err, natslock.ErrLocked) {
-			cron.DefaultLogger.Error(err, "job with a lock", "name", name)
+			cron.DefaultLogger.Error(err, "job with a lock failed", "name", name)
 		}
 	}
 	for _, opt := range opts {
@@ -130,7 +130,7 @@ type job struct {
 // Run runs the job for one tick, unless another replica has the lock.
 func (j *job) Run() {
 	if j.locks == nil || j.fn == nil {
-		j.onError(fmt.Errorf("job with lock %q: %w: it has no client or no function", j.name, natslock.ErrInvalid))
+		j.onError(fmt.Errorf("job with lock %q: %w: the locks or the function is nil", j.name, natslock.ErrInvalid))
 		return
 	}
 	lock, err := j.locks.TryLock(j.ctx, j.name, j.opts...)

@@ -102,10 +102,10 @@ func NewLocker(locks natslock.Locker, opts ...Option) *Locker {
 // was given nil locks. Other errors are those of [natslock.Client.TryLock].
 func (l *Locker) Lock(ctx context.Context, key string) (gocron.Lock, error) {
 	if l.locks == nil {
-		return nil, fmt.Errorf("lock %q: %w: the Locker was created without a client", key, natslock.ErrInvalid)
+		return nil, fmt.Errorf("lock %q: %w: the Locker was created without locks", key, natslock.ErrInvalid)
 	}
 	if !l.begin(key) {
-		return nil, fmt.Errorf("lock %q: the job's last run in this process has not ended: %w", key, natslock.ErrLocked)
+		return nil, fmt.Errorf("lock %q: the previous run of the job in this process has not ended: %w", key, natslock.ErrLocked)
 	}
 	lock, err := l.locks.TryLock(ctx, key, l.opts...)
 	if err != nil {

@@ -71,7 +71,7 @@ func (l *Locker) SessionUnlock(context.Context, *sql.Conn) error { return l.end(
 
 func (l *Locker) begin(ctx context.Context) error {
 	if l.locks == nil {
-		return fmt.Errorf("lock %q: %w: the Locker was created without a client", l.name, natslock.ErrInvalid)
+		return fmt.Errorf("lock %q: %w: the Locker was created without locks", l.name, natslock.ErrInvalid)
 	}
 	held, err := l.locks.Lock(ctx, l.name, l.opts...)
 	if err != nil {
@@ -89,7 +89,7 @@ func (l *Locker) begin(ctx context.Context) error {
 	}
 	t.stop()
 	err = plain.Join(err, held.Unlock(context.Background()))
-	return fmt.Errorf("lock %q: an earlier migration in this process has lost the lock but has not ended: %w", l.name, err)
+	return fmt.Errorf("lock %q: an earlier migration in this process lost the lock and has not ended: %w", l.name, err)
 }
 
 func (l *Locker) end() error {
@@ -98,7 +98,7 @@ func (l *Locker) end() error {
 		t.stop()
 		return t.lock.Unlock(context.Background())
 	default:
-		return fmt.Errorf("lock %q: Unlock called without a lock: %w", l.name, natslock.ErrReleased)
+		return fmt.Errorf("lock %q: Unlock called while not locked: %w", l.name, natslock.ErrReleased)
 	}
 }
 

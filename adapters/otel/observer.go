@@ -112,14 +112,14 @@ func New(opts ...Option) (*Observer, error) {
 	var errs [6]error
 	seconds := []metric.Float64HistogramOption{metric.WithUnit("s"), metric.WithExplicitBucketBoundaries(durations...)}
 	o.acquire, errs[0] = meter.Float64Histogram("natslock.acquire.duration",
-		append(seconds, metric.WithDescription("Time from the call to the grant, or to giving up."))...)
+		append(seconds, metric.WithDescription("Time from the call to the grant or to giving up."))...)
 	o.hold, errs[1] = meter.Float64Histogram("natslock.hold.duration",
 		append(seconds, metric.WithDescription("Time from the grant to the end of the hold."))...)
-	o.held, errs[2] = meter.Int64UpDownCounter("natslock.held", metric.WithUnit("{lock}"), metric.WithDescription("Locks held now."))
+	o.held, errs[2] = meter.Int64UpDownCounter("natslock.held", metric.WithUnit("{lock}"), metric.WithDescription("Locks currently held."))
 	o.lost, errs[3] = meter.Int64Counter("natslock.lost", metric.WithUnit("{lock}"),
 		metric.WithDescription("Locks that ended without an unlock before their planned end."))
 	_, errs[4] = meter.Int64ObservableGauge("natslock.waiting", metric.WithUnit("{acquire}"),
-		metric.WithDescription("Acquires queued now, over all names."), metric.WithInt64Callback(o.waiting))
+		metric.WithDescription("Acquires currently queued, over all names."), metric.WithInt64Callback(o.waiting))
 	errs[5] = o.ofPartitions(meter)
 	if err := plain.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("natslockotel: %w", err)

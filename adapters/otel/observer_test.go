@@ -293,7 +293,7 @@ func TestWaiting(t *testing.T) {
 	require.NoError(t, b.reader.Collect(t.Context(), &got))
 	for _, m := range got.ScopeMetrics[0].Metrics {
 		if m.Name == "natslock.waiting" {
-			metricdatatest.AssertEqual(t, metricdata.Metrics{Name: "natslock.waiting", Description: "Acquires queued now, over all names.", Unit: "{acquire}",
+			metricdatatest.AssertEqual(t, metricdata.Metrics{Name: "natslock.waiting", Description: "Acquires currently queued, over all names.", Unit: "{acquire}",
 				Data: metricdata.Gauge[int64]{DataPoints: []metricdata.DataPoint[int64]{{Value: 1}}}}, m, metricdatatest.IgnoreTimestamp())
 		}
 	}

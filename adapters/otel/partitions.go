@@ -27,15 +27,15 @@ type partitionMetric struct {
 }
 
 var partitionMetrics = []partitionMetric{
-	{"natslock.partition.members", "{member}", "Members of the group when the worker last read it.", false, func(s partition.Stats) int64 { return int64(s.Members) }},
+	{"natslock.partition.members", "{member}", "Members of the group, as of the worker's last read.", false, func(s partition.Stats) int64 { return int64(s.Members) }},
 	{"natslock.partition.planned", "{partition}", "Partitions that the plan assigns to the worker.", false, func(s partition.Stats) int64 { return int64(s.Planned) }},
 	{"natslock.partition.owned", "{partition}", "Partitions that the worker holds.", false, func(s partition.Stats) int64 { return int64(s.Owned) }},
-	{"natslock.partition.waiting", "{partition}", "Partitions that the worker waits for.", false, func(s partition.Stats) int64 { return int64(s.Waiting) }},
+	{"natslock.partition.waiting", "{partition}", "Partitions that the worker is waiting for.", false, func(s partition.Stats) int64 { return int64(s.Waiting) }},
 	{"natslock.partition.draining", "{partition}", "Partitions that the worker holds and is about to leave.", false, func(s partition.Stats) int64 { return int64(s.Draining) }},
-	{"natslock.partition.granted", "{partition}", "Partitions that the worker got.", true, func(s partition.Stats) int64 { return int64(s.Granted) }},
-	{"natslock.partition.drained", "{partition}", "Partitions that the worker left for another worker, or when it stopped.", true, func(s partition.Stats) int64 { return int64(s.Drained) }},
+	{"natslock.partition.granted", "{partition}", "Partitions granted to the worker.", true, func(s partition.Stats) int64 { return int64(s.Granted) }},
+	{"natslock.partition.drained", "{partition}", "Partitions that the worker gave up to another worker or at shutdown.", true, func(s partition.Stats) int64 { return int64(s.Drained) }},
 	{"natslock.partition.slow", "{partition}", "Drained partitions whose function did not return within the drain time.", true, func(s partition.Stats) int64 { return int64(s.Slow) }},
-	{"natslock.partition.failed", "{call}", "Partition functions that returned before they were asked to.", true, func(s partition.Stats) int64 { return int64(s.Failed) }},
+	{"natslock.partition.failed", "{call}", "Partition functions that returned before they were asked to stop.", true, func(s partition.Stats) int64 { return int64(s.Failed) }},
 	{"natslock.partition.lost", "{partition}", "Partitions whose lease was lost or broken.", true, func(s partition.Stats) int64 { return int64(s.Lost) }},
 	{"natslock.partition.reads", "{read}", "Reads of the group.", true, func(s partition.Stats) int64 { return int64(s.Reads) }},
 }

@@ -107,18 +107,18 @@ func New(opts ...Option) *Collector {
 		labels:  make(map[string]*series),
 		holders: make(map[holderID]holder),
 		acquire: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "natslock_acquire_seconds", Help: "Time from the call to the grant, or to giving up.", Buckets: acquireBuckets,
+			Name: "natslock_acquire_seconds", Help: "Time from the call to the grant or to giving up.", Buckets: acquireBuckets,
 		}, []string{Label, "outcome"}),
 		hold: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "natslock_held_seconds", Help: "Time from the grant to the end of the hold.", Buckets: heldBuckets,
 		}, labels),
 		held: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "natslock_held", Help: "Locks held now.",
+			Name: "natslock_held", Help: "Locks currently held.",
 		}, labels),
 		lost: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "natslock_lost_total", Help: "Locks that ended without an unlock before their planned end.",
 		}, []string{Label, "cause"}),
-		waiting: prometheus.NewDesc("natslock_waiting", "Acquires queued now, over all names.", nil, nil),
+		waiting: prometheus.NewDesc("natslock_waiting", "Acquires currently queued, over all names.", nil, nil),
 		lag:     prometheus.NewDesc("natslock_renewal_lag_seconds", "How late the most overdue renewal of a held or idle lock is, over all names; 0 if none is late.", nil, nil),
 	}
 	for _, opt := range opts {

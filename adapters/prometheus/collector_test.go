@@ -140,7 +140,7 @@ func TestClosed(t *testing.T) {
 natslock_lost_total{cause="broken",lock="orders"} 0
 natslock_lost_total{cause="closed",lock="orders"} 1
 natslock_lost_total{cause="expired",lock="orders"} 0
-# HELP natslock_held Locks held now.
+# HELP natslock_held Locks currently held.
 # TYPE natslock_held gauge
 natslock_held{lock="orders"} 0
 `), "natslock_lost_total", "natslock_held"))
@@ -226,7 +226,7 @@ func TestUnknown(t *testing.T) {
 	metrics.Observe(t.Context(), admin.Event{Type: admin.EventReleased, Name: "orders", ID: "1"})
 	metrics.Observe(t.Context(), admin.Event{Type: admin.EventRenewed, Name: "stock", ID: "1"})
 	require.NoError(t, testutil.CollectAndCompare(metrics, strings.NewReader(`
-# HELP natslock_held Locks held now.
+# HELP natslock_held Locks currently held.
 # TYPE natslock_held gauge
 natslock_held{lock="orders"} 0
 `), "natslock_held"))

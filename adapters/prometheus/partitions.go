@@ -10,15 +10,15 @@ import (
 
 // partitionMetrics lists the metrics of each worker. The registry sorts them by name.
 var partitionMetrics = []partitionMetric{
-	gauge("members", "Members of the group when the worker last read it.", func(s partition.Stats) int { return s.Members }),
+	gauge("members", "Members of the group, as of the worker's last read.", func(s partition.Stats) int { return s.Members }),
 	gauge("planned", "Partitions that the plan assigns to the worker.", func(s partition.Stats) int { return s.Planned }),
 	gauge("owned", "Partitions that the worker holds.", func(s partition.Stats) int { return s.Owned }),
-	gauge("waiting", "Partitions that the worker waits for.", func(s partition.Stats) int { return s.Waiting }),
+	gauge("waiting", "Partitions that the worker is waiting for.", func(s partition.Stats) int { return s.Waiting }),
 	gauge("draining", "Partitions that the worker holds and is about to leave.", func(s partition.Stats) int { return s.Draining }),
-	counter("granted", "Partitions that the worker got.", func(s partition.Stats) uint64 { return s.Granted }),
-	counter("drained", "Partitions that the worker left for another worker, or when it stopped.", func(s partition.Stats) uint64 { return s.Drained }),
+	counter("granted", "Partitions granted to the worker.", func(s partition.Stats) uint64 { return s.Granted }),
+	counter("drained", "Partitions that the worker gave up to another worker or at shutdown.", func(s partition.Stats) uint64 { return s.Drained }),
 	counter("slow", "Drained partitions whose function did not return within the drain time.", func(s partition.Stats) uint64 { return s.Slow }),
-	counter("failed", "Partition functions that returned before they were asked to.", func(s partition.Stats) uint64 { return s.Failed }),
+	counter("failed", "Partition functions that returned before they were asked to stop.", func(s partition.Stats) uint64 { return s.Failed }),
 	counter("lost", "Partitions whose lease was lost or broken.", func(s partition.Stats) uint64 { return s.Lost }),
 	counter("reads", "Reads of the group.", func(s partition.Stats) uint64 { return s.Reads }),
 }

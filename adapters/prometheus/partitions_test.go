@@ -68,10 +68,10 @@ func TestPartitionMetrics(t *testing.T) {
 			name, kind, help string
 			w0, w1           int
 		}{
-			{"drained_total", "counter", "Partitions that the worker left for another worker, or when it stopped.", 4, 0},
-			{"failed_total", "counter", "Partition functions that returned before they were asked to.", 1, 0},
-			{"granted_total", "counter", "Partitions that the worker got.", 9, 4},
-			{"members", "gauge", "Members of the group when the worker last read it.", 2, 2},
+			{"drained_total", "counter", "Partitions that the worker gave up to another worker or at shutdown.", 4, 0},
+			{"failed_total", "counter", "Partition functions that returned before they were asked to stop.", 1, 0},
+			{"granted_total", "counter", "Partitions granted to the worker.", 9, 4},
+			{"members", "gauge", "Members of the group, as of the worker's last read.", 2, 2},
 			{"owned", "gauge", "Partitions that the worker holds.", 4, 4},
 		} {
 			name := "natslock_partition_" + m.name

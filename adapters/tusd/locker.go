@@ -62,7 +62,7 @@ func (l *Locker) UseIn(composer *handler.StoreComposer) { composer.UseLocker(l) 
 // error matches [natslock.ErrReleased] if the lock is not held. Tusd ignores these errors.
 func (l *Locker) NewLock(id string) (handler.Lock, error) {
 	if l.locks == nil {
-		return nil, fmt.Errorf("lock of upload %.64q: %w: the Locker was created without a client", id, natslock.ErrInvalid)
+		return nil, fmt.Errorf("lock of upload %.64q: %w: the Locker was created without locks", id, natslock.ErrInvalid)
 	}
 	return &lock{locker: l, name: nameOf(id)}, nil
 }

@@ -53,7 +53,7 @@ func newFollower(c *cli, log *slog.Logger) (*follower, error) {
 		nats.PingInterval(10*time.Second),
 	)
 	if err != nil {
-		return nil, c.ConnectError(url, err, "name it with --server, NATS_URL or --context")
+		return nil, c.ConnectError(url, err, "set it with --server, NATS_URL or --context")
 	}
 	f := &follower{c: c, log: log, nc: nc, url: url, refused: make(chan error, 1)}
 	f.mirror = mirror.New(mirror.Config{
@@ -97,9 +97,9 @@ func (f *follower) failed(nc *nats.Conn, _ *nats.Subscription, err error) {
 		}
 	case errors.Is(err, nats.ErrPermissionViolation):
 		// Either the library can do without this request, or the request returns its own error.
-		f.log.Debug("refused", "error", err)
+		f.log.Debug("request denied", "error", err)
 	default:
-		f.log.Warn("connection", "server", serversOf(nc), "error", err)
+		f.log.Warn("connection problem", "server", serversOf(nc), "error", err)
 	}
 }
 
@@ -127,9 +127,9 @@ func (f *follower) turned(to mirror.State) {
 	f.was, f.begun = to.Condition, begun || to.Condition == mirror.Live
 	switch {
 	case to.Condition != mirror.Live && begun:
-		f.log.Warn("not following the bucket, trying again", "bucket", f.c.Bucket, "state", to.Condition.String(), "error", to.Why)
+		f.log.Warn("not following the bucket; retrying", "bucket", f.c.Bucket, "state", to.Condition.String(), "error", to.Why)
 	case to.Condition == mirror.Live && was == mirror.Live:
-		f.log.Info("the replicas of the bucket have changed", "bucket", f.c.Bucket, "replicas", to.Replicas, "current", to.Current)
+		f.log.Info("the replicas of the bucket changed", "bucket", f.c.Bucket, "replicas", to.Replicas, "current", to.Current)
 	case to.Condition == mirror.Live:
 		f.log.Info("following the bucket", "bucket", f.c.Bucket, "server", f.url, "replicas", to.Replicas, "current", to.Current)
 	}
@@ -145,7 +145,7 @@ func (f *follower) run(ctx context.Context) error {
 	refusals.Go(func() {
 		select {
 		case err := <-f.refused:
-			cancel(tool.Exitf(tool.ExitPermission, "this user may not watch the locks %s in bucket %s at %s: %w; %s", plain.Text(f.c.Names), plain.Text(f.c.Bucket), f.url, err, needs))
+			cancel(tool.Exitf(tool.ExitPermission, "no permission to watch the locks %s in bucket %s at %s: %w; %s", plain.Text(f.c.Names), plain.Text(f.c.Bucket), f.url, err, needs))
 		case <-ctx.Done():
 		}
 	})
@@ -168,9 +168,9 @@ func (f *follower) explain(err error) error {
 	case errors.Is(err, kvstore.ErrNotFound):
 		return tool.Exitf(tool.ExitConfig, "there is no bucket %s at %s: %w; check --bucket, --js-domain and --context", plain.Text(f.c.Bucket), f.url, err)
 	case code == tool.ExitPermission:
-		return tool.Exitf(code, "this user may not read the locks %s in bucket %s at %s: %w; %s", plain.Text(f.c.Names), plain.Text(f.c.Bucket), f.url, err, needs)
+		return tool.Exitf(code, "no permission to read the locks %s in bucket %s at %s: %w; %s", plain.Text(f.c.Names), plain.Text(f.c.Bucket), f.url, err, needs)
 	case errors.Is(err, nats.ErrNoResponders):
-		return tool.Exitf(tool.ExitUnavailable, "no JetStream at %s: %w; name the --js-domain it is in", f.url, err)
+		return tool.Exitf(tool.ExitUnavailable, "no JetStream at %s: %w; set --js-domain to its domain", f.url, err)
 	default:
 		return tool.Exitf(code, "cannot follow the bucket %s at %s: %w", plain.Text(f.c.Bucket), f.url, err)
 	}

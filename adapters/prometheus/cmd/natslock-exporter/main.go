@@ -47,12 +47,12 @@ import (
 // cli holds the command-line flags.
 type cli struct {
 	Bucket   string   `env:"LOCKCTL_BUCKET" default:"natslock" placeholder:"NAME" help:"Bucket that holds the locks (default ${default})."`
-	Names    string   `type:"name" default:">" placeholder:"PATTERN" help:"Locks to count: \"*\" stands for one token, a last \">\" for all that follow (default all)."`
-	Pattern  []string `type:"name" sep:"none" placeholder:"PATTERN" help:"Count the locks that match under this label; repeat it, and the first that matches counts. Other locks get the label \"other\". Without patterns the label is the first token of the name."`
-	Listen   string   `env:"NATSLOCK_EXPORTER_LISTEN" default:":9622" placeholder:"ADDRESS" help:"Address to serve /metrics and /healthz at (default ${default})."`
-	Page     string   `env:"NATSLOCK_EXPORTER_PAGE" default:"127.0.0.1:9623" placeholder:"ADDRESS" help:"Address to serve a read-only page of the locks at (default ${default}; empty: none). It has no login."`
-	PageHost []string `placeholder:"NAME" help:"Name by which browsers reach the page, as that of a proxy; repeat it. IP addresses and localhost need none."`
-	NoPage   bool     `help:"Serve no page."`
+	Names    string   `type:"name" default:">" placeholder:"PATTERN" help:"Locks to count; \"*\" matches one token, a final \">\" all remaining ones (default all)."`
+	Pattern  []string `type:"name" sep:"none" placeholder:"PATTERN" help:"Count matching locks under this label; repeatable, and the first match wins. Other locks get the label \"other\". Without patterns, the label is the first token of the name."`
+	Listen   string   `env:"NATSLOCK_EXPORTER_LISTEN" default:":9622" placeholder:"ADDRESS" help:"Address to serve /metrics and /healthz on (default ${default})."`
+	Page     string   `env:"NATSLOCK_EXPORTER_PAGE" default:"127.0.0.1:9623" placeholder:"ADDRESS" help:"Address to serve a read-only page of the locks on (default ${default}; empty for none). The page has no login."`
+	PageHost []string `placeholder:"NAME" help:"Host name by which browsers reach the page, such as that of a proxy; repeatable. IP addresses and localhost need none."`
+	NoPage   bool     `help:"Do not serve the page."`
 
 	tool.Connection `embed:"" group:"connection"`
 	Version         kong.VersionFlag `help:"Print the version."`
@@ -61,10 +61,10 @@ type cli struct {
 // defaultPage is the default address of the page.
 const defaultPage = "127.0.0.1:9623"
 
-const description = `Serves Prometheus metrics of all locks of a bucket, and a page to look at them.
+const description = `Serves Prometheus metrics of all locks in a bucket, and a page that shows them.
 
 Exit codes:
-  64 usage   69 no server   77 no permission   78 no bucket, or one not fit for locks
+  64 usage   69 no server   77 no permission   78 no bucket, or not fit for locks
   70 anything else`
 
 func main() { os.Exit(mainCode(os.Args[1:])) }
@@ -100,7 +100,7 @@ func newParser(c *cli) (*kong.Kong, error) {
 		kong.Description(description),
 		tool.Names,
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
-		kong.ExplicitGroups([]kong.Group{{Key: "connection", Title: "Connection, as for lockctl and the nats command:"}}),
+		kong.ExplicitGroups([]kong.Group{{Key: "connection", Title: "Connection (as for lockctl and the nats command):"}}),
 		kong.Vars{"version": version()},
 	)
 }

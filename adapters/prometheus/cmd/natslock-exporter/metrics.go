@@ -23,15 +23,15 @@ func newCounters() counters {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{natslockprom.Label})
 	}
 	return counters{
-		grants:   vec("natslock_bucket_grants_total", "Grants of locks, those within one client included."),
+		grants:   vec("natslock_bucket_grants_total", "Grants of locks, including those within one client."),
 		waited:   vec("natslock_bucket_waited_seconds_total", "Total time that holders waited in a queue before these grants."),
-		expiries: vec("natslock_bucket_expiries_total", "Leases that ended without a release or a break: the holder is dead or cut off, or the lease was not to be renewed."),
+		expiries: vec("natslock_bucket_expiries_total", "Leases that ended without a release or a break: the holder crashed or was disconnected, or the lease was not renewable."),
 		breaks:   vec("natslock_bucket_breaks_total", "Holds that an operator ended."),
-		gaveUp:   vec("natslock_bucket_gave_up_total", "Waiters that stopped waiting without the lock."),
+		gaveUp:   vec("natslock_bucket_gave_up_total", "Waiters that gave up without getting the lock."),
 		handover: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "natslock_bucket_handover_seconds", Help: "Time from the end of a hold to the next grant, by the server's clock, where a client was queued.", Buckets: handoverBuckets,
+			Name: "natslock_bucket_handover_seconds", Help: "Time from the end of a hold to the next grant, by the server's clock, if a client was queued.", Buckets: handoverBuckets,
 		}, []string{natslockprom.Label}),
-		gaps: prometheus.NewCounter(prometheus.CounterOpts{Name: "natslock_exporter_gaps_total", Help: "Times that the exporter missed events, and read all locks again afterwards."}),
+		gaps: prometheus.NewCounter(prometheus.CounterOpts{Name: "natslock_exporter_gaps_total", Help: "Times the exporter missed events and then read all locks again."}),
 	}
 }
 
@@ -54,17 +54,17 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 
 // These metrics are computed from the mirror on each scrape.
 var (
-	upDesc       = desc("natslock_exporter_up", "1 while the exporter follows the bucket, which has a leader and is fit. Otherwise the gauges of locks are missing.")
-	writableDesc = desc("natslock_bucket_writable", "1 while a leader answers for the bucket and clients grant locks in it. Missing while the exporter cannot tell.")
+	upDesc       = desc("natslock_exporter_up", "1 while the exporter follows the bucket, and the bucket has a leader and is fit for locks. Otherwise the lock gauges are missing.")
+	writableDesc = desc("natslock_bucket_writable", "1 while the bucket has a responding leader and clients can grant locks in it. Missing while the exporter cannot tell.")
 	replicasDesc = desc("natslock_bucket_replicas", "Configured replicas of the bucket. Missing while the exporter cannot tell.")
-	currentDesc  = desc("natslock_bucket_replicas_current", "Servers that have the records of the bucket, the leader included, 0 without a leader. Missing while the exporter cannot tell.")
-	heldDesc     = desc("natslock_bucket_held", "Holders of locks: each reader and each permit counts.", natslockprom.Label)
-	idleDesc     = desc("natslock_bucket_idle", "Locks that linger: their client keeps them, and nobody is inside.", natslockprom.Label)
-	queuedDesc   = desc("natslock_bucket_queued", "Places in queues. The goroutines of a client share a place.", natslockprom.Label)
-	longestDesc  = desc("natslock_bucket_longest_queue", "Places in the longest queue of one lock, without those that wait by design.", natslockprom.Label)
-	oldestDesc   = desc("natslock_bucket_oldest_hold_seconds", "Age of the oldest hold, 0 without a holder. What is held by design does not count: an election, a member, a partition, a script, a job, the rest of a minimum hold.", natslockprom.Label)
-	lagDesc      = desc("natslock_bucket_renewal_lag_seconds", "How late the most overdue renewal of a held or idle lock is, after a third of its TTL; 0 if none is late.", natslockprom.Label)
-	waitDesc     = desc("natslock_bucket_longest_wait_seconds", "Age of the longest wait, 0 without a waiter. Those that wait by design do not count: standbys of an election, and workers for partitions.", natslockprom.Label)
+	currentDesc  = desc("natslock_bucket_replicas_current", "Replicas that are up to date, including the leader; 0 without a leader. Missing while the exporter cannot tell.")
+	heldDesc     = desc("natslock_bucket_held", "Holders of locks, counting each reader and each permit.", natslockprom.Label)
+	idleDesc     = desc("natslock_bucket_idle", "Lingering locks: the client keeps them although no goroutine holds them.", natslockprom.Label)
+	queuedDesc   = desc("natslock_bucket_queued", "Places in queues. Goroutines of one client share a place.", natslockprom.Label)
+	longestDesc  = desc("natslock_bucket_longest_queue", "Places in the longest queue of one lock, excluding clients that wait by design.", natslockprom.Label)
+	oldestDesc   = desc("natslock_bucket_oldest_hold_seconds", "Age of the oldest hold; 0 without a holder. Locks held by design do not count: elections, members, partitions, scripts, jobs and the rest of a minimum hold.", natslockprom.Label)
+	lagDesc      = desc("natslock_bucket_renewal_lag_seconds", "How late the most overdue renewal of a held or idle lock is, counted from a third of its TTL; 0 if none is late.", natslockprom.Label)
+	waitDesc     = desc("natslock_bucket_longest_wait_seconds", "Age of the longest wait; 0 without a waiter. Clients that wait by design do not count: standbys of an election and workers waiting for partitions.", natslockprom.Label)
 )
 
 // Describe implements [prometheus.Collector].

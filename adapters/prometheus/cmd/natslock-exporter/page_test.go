@@ -221,7 +221,7 @@ func TestPageHistory(t *testing.T) {
 	table.until("events", func() bool { return strings.Contains(table.all.String(), "released orders.1") })
 
 	story := p.story("orders.*")
-	require.Equal(t, "Bucket natslock keeps no history.", story.Why)
+	require.Equal(t, "Bucket natslock does not keep a history.", story.Why)
 	require.Contains(t, story.Remedy, "\nlockctl init --bucket natslock --history 7d")
 	require.Len(t, story.Lines, 2, "what the exporter has seen")
 	require.Len(t, story.Spans, 1)
@@ -244,14 +244,14 @@ func TestPageHistory(t *testing.T) {
 	require.Equal(t, "released", story.Spans[0].How)
 
 	story = narrow.story("orders.1")
-	require.Contains(t, story.Why, "The user of this exporter may not read the history")
+	require.Contains(t, story.Why, "The exporter's user may not read the history")
 	require.Contains(t, story.Why, "HISTORY_natslock")
 	require.Contains(t, story.Remedy, "\nlockctl perms 'orders.>' --role observer --history --bucket natslock")
 	require.NotEmpty(t, story.Lines)
 
 	for _, x := range []*process{narrow, follow(t, s, "--user=reader", "--password=secret", "--names=orders.>")} {
 		story = x.story("payroll")
-		require.Equal(t, "the page shows only the locks orders.>", story.Why, "a name that is guessed")
+		require.Equal(t, "this page shows only the locks orders.>", story.Why, "a name that is guessed")
 		require.Empty(t, story.Lines)
 	}
 }

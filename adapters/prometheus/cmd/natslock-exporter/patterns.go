@@ -58,7 +58,7 @@ func checkPattern(flag, pattern string) error {
 			continue
 		}
 		if token == "" || strings.ContainsAny(token, "*>") {
-			return tool.Usagef("--%s %s: \"*\" and a last \">\" stand for whole tokens, as in \"orders.*\" or \"orders.>\"", flag, strconv.Quote(pattern))
+			return tool.Usagef("--%s %s: \"*\" and a final \">\" match whole tokens only, as in \"orders.*\" or \"orders.>\"", flag, strconv.Quote(pattern))
 		}
 	}
 	return nil

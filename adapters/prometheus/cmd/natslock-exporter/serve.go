@@ -38,7 +38,7 @@ func (c *cli) run(ctx context.Context, log *slog.Logger) error {
 		}
 	}
 	if c.Listen == "" { // "" would mean a random port on every address
-		return tool.Usagef("--listen is empty: it needs an address, such as :9622")
+		return tool.Usagef("--listen is empty; set an address such as :9622")
 	}
 	f, err := newFollower(c, log)
 	if err != nil {
@@ -83,7 +83,7 @@ func (c *cli) listenPage(log *slog.Logger) (net.Listener, error) {
 		}
 		return looks, nil
 	case c.Page == defaultPage: // most likely taken by another exporter on this machine; continue, because the metrics matter more
-		log.Warn("not serving the page; use --page for another address, or --no-page to disable it", "page", c.Page, "error", err)
+		log.Warn("not serving the page; choose another address with --page, or disable it with --no-page", "page", c.Page, "error", err)
 		return nil, nil
 	}
 	return nil, tool.Usagef("--page %s: %w", plain.Text(c.Page), err)

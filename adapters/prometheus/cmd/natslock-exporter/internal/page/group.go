@@ -159,7 +159,7 @@ func numbers(all []int) string {
 func (s *server) group(w http.ResponseWriter, r *http.Request) {
 	name := r.URL.Query().Get("name")
 	if name == "" {
-		http.Error(w, "name a group", http.StatusBadRequest)
+		http.Error(w, "specify a group", http.StatusBadRequest)
 		return
 	}
 	v := viewOf(name, s.hub.src.Below(name+"."), time.Now())

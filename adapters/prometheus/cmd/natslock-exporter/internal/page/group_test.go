@@ -46,7 +46,7 @@ func TestGroup(t *testing.T) {
 	require.Contains(t, page, "Waiting 2 nobody w0 0 3 <i> w0 0 4 nobody w0 0 ")
 	require.NotContains(t, page, "out of date")
 	s.fail(errors.New("no connection"))
-	require.Contains(t, text(), "no connection What follows may be out of date.")
+	require.Contains(t, text(), "no connection The data below may be out of date.")
 
 	set("team.z.part.0", "w")
 	s.set("team.z.member.w", new(held("web", func(h *admin.Holder) {

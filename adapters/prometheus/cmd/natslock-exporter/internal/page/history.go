@@ -24,17 +24,17 @@ func (s *server) tell(ctx context.Context, lock mirror.ID, ago time.Duration) st
 	now := time.Now()
 	t := newTeller(lock.Kind, now.Add(-ago), now)
 	if shows := s.hub.about.Shows; shows != nil && !shows(lock.Name) { // guessing a name must not reveal a lock
-		return t.without(fmt.Errorf("the page shows only the locks %s", s.hub.about.Names), s.hub.about)
+		return t.without(fmt.Errorf("this page shows only the locks %s", s.hub.about.Names), s.hub.about)
 	}
 	client := s.hub.src.Client()
 	if client == nil {
-		return t.without(errors.New("the exporter does not follow the bucket"), s.hub.about)
+		return t.without(errors.New("the exporter is not following the bucket"), s.hub.about)
 	}
 	select {
 	case s.histories <- struct{}{}:
 		defer func() { <-s.histories }()
 	case <-ctx.Done():
-		return t.without(errors.New("other histories are being read; try again"), s.hub.about)
+		return t.without(errors.New("other histories are being read; try again later"), s.hub.about)
 	}
 	for ev, err := range admin.New(client).History(ctx, lock.Name, t.from) {
 		if errors.Is(err, kvstore.ErrNoHistory) || errors.Is(err, natslock.ErrPermission) {
@@ -60,11 +60,11 @@ func (t *teller) without(err error, about About) story {
 	out.Why = err.Error()
 	switch {
 	case errors.Is(err, kvstore.ErrNoHistory):
-		out.Why = "Bucket " + about.Bucket + " keeps no history."
-		out.Remedy = fmt.Sprintf("# keeps a history from now on:\nlockctl init --bucket %s --history 7d", about.Bucket)
+		out.Why = "Bucket " + about.Bucket + " does not keep a history."
+		out.Remedy = fmt.Sprintf("# enables history from now on:\nlockctl init --bucket %s --history 7d", about.Bucket)
 	case errors.Is(err, natslock.ErrPermission):
-		out.Why = "The user of this exporter may not read the history: " + out.Why + "."
-		out.Remedy = fmt.Sprintf("# prints what the user needs in the server's configuration:\nlockctl perms '%s' --role observer --history --bucket %s", about.Names, about.Bucket)
+		out.Why = "The exporter's user may not read the history: " + out.Why + "."
+		out.Remedy = fmt.Sprintf("# prints the permissions that the user needs in the server configuration:\nlockctl perms '%s' --role observer --history --bucket %s", about.Names, about.Bucket)
 	case errors.Is(err, context.DeadlineExceeded):
 		out.Why = "Reading the history took longer than " + historyTime.String() + ": choose a shorter time."
 	}

@@ -79,11 +79,11 @@ func (s *server) handler() http.Handler {
 		switch {
 		case r.Method != http.MethodGet && r.Method != http.MethodHead:
 			w.Header().Set("Allow", "GET, HEAD")
-			http.Error(w, "this page is read-only: GET and HEAD", http.StatusMethodNotAllowed)
+			http.Error(w, "this page is read-only; use GET or HEAD", http.StatusMethodNotAllowed)
 		case !s.named(r.Host):
-			http.Error(w, fmt.Sprintf("%q is not a host name of this page; --page-host allows more", r.Host), http.StatusForbidden)
+			http.Error(w, fmt.Sprintf("%q is not an allowed host name for this page; allow it with --page-host", r.Host), http.StatusForbidden)
 		case foreign(r):
-			http.Error(w, "pages of other sites may not read this one", http.StatusForbidden)
+			http.Error(w, "pages from other sites may not read this one", http.StatusForbidden)
 		default:
 			mux.ServeHTTP(w, r)
 		}
@@ -201,12 +201,12 @@ func (s *server) live(w http.ResponseWriter, r *http.Request) {
 func (s *server) history(w http.ResponseWriter, r *http.Request) {
 	lock, err := lockOf(r)
 	if err != nil || lock == nil {
-		http.Error(w, "name a kind and a lock", http.StatusBadRequest)
+		http.Error(w, "specify the kind and the name of a lock", http.StatusBadRequest)
 		return
 	}
 	ago, err := time.ParseDuration(r.URL.Query().Get("for"))
 	if err != nil || ago <= 0 {
-		http.Error(w, "for: a duration such as 1h", http.StatusBadRequest)
+		http.Error(w, "invalid \"for\": use a duration such as 1h", http.StatusBadRequest)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")

@@ -223,16 +223,16 @@ func (d *detail) add(title string, h admin.Holder, ahead time.Duration) {
 		fact("TTL", h.TTL.String())
 	}
 	if h.Waited > 0 {
-		fact("waited", h.Waited.Round(time.Millisecond).String()+" for it")
+		fact("waited", h.Waited.Round(time.Millisecond).String())
 	}
 	if h.Grants > 1 {
-		fact("grants", fmt.Sprintf("%d, handed on inside its client", h.Grants))
+		fact("grants", fmt.Sprintf("%d, handed over within its client", h.Grants))
 	}
 	switch {
 	case h.Idle && h.Broken == nil:
-		fact("lingers", "idle when last renewed; the next client to ask gets it")
+		fact("lingers", "idle when last renewed: another waiting client gets it")
 	case h.Lingers:
-		fact("lingers", "its client may keep it idle until another client asks")
+		fact("lingers", "its client may keep it idle until another client waits")
 	}
 	if h.Purpose != "" {
 		fact("for", plain.Text(h.Purpose))
@@ -241,7 +241,7 @@ func (d *detail) add(title string, h admin.Holder, ahead time.Duration) {
 		fact("renewals", "none: the lease is fixed")
 	}
 	if h.Waiting > 0 {
-		fact("waiting", fmt.Sprintf("%d more in that client, queued behind it", h.Waiting))
+		fact("waiting", fmt.Sprintf("%d more in that client", h.Waiting))
 	}
 	fact("id", plain.Text(h.ID))
 	for _, k := range slices.Sorted(maps.Keys(h.Meta)) {
@@ -264,11 +264,11 @@ func sentence(info admin.Info) string {
 	case isFree(info):
 		return "free"
 	case len(holders(info)) == 0:
-		return "free, with waiters"
+		return "free, with clients waiting"
 	case info.Kind == admin.KindSemaphore:
 		return permitsOf(info) + " permits taken"
 	case len(info.Readers) > 0 && h != nil:
-		return "held by " + readers + ", a writer is waiting for them"
+		return "held by " + readers + "; a writer is waiting for them to leave"
 	case h == nil:
 		return "held by " + readers
 	case h.Broken != nil:

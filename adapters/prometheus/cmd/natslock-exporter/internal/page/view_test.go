@@ -71,7 +71,7 @@ func TestRow(t *testing.T) {
 }
 
 func TestDetail(t *testing.T) {
-	sentences := map[string]admin.Info{"free": {}, "free, with waiters": {Queue: []admin.Waiter{{}}}}
+	sentences := map[string]admin.Info{"free": {}, "free, with clients waiting": {Queue: []admin.Waiter{{}}}}
 	for want, change := range map[string]func(*admin.Holder){
 		"broken; its holder may still be stopping": broken, "held, idle when last renewed": idle, "held": later,
 	} {
@@ -79,7 +79,7 @@ func TestDetail(t *testing.T) {
 		sentences[want] = admin.Info{Holder: &h}
 	}
 	w := held("w")
-	sentences["held by 1 reader, a writer is waiting for them"] = admin.Info{Kind: admin.KindRW, Holder: &w, Readers: []admin.Holder{held("r")}}
+	sentences["held by 1 reader; a writer is waiting for them to leave"] = admin.Info{Kind: admin.KindRW, Holder: &w, Readers: []admin.Holder{held("r")}}
 	sentences["held by 2 readers"] = admin.Info{Kind: admin.KindRW, Readers: []admin.Holder{held("r"), held("s")}}
 	sentences["held by a writer"] = admin.Info{Kind: admin.KindRW, Holder: &w}
 	sentences["1 of 2 permits taken"] = admin.Info{Kind: admin.KindSemaphore, Permits: []admin.Holder{held("r", of(0, 2))}}

@@ -26,7 +26,7 @@ assert.equal(order("", "state"), "cba", "what needs a look is first");
 assert.equal(order("", "holder"), "bca", "nobody is last");
 assert.equal(order("MUTEX web", "name"), "b", "each word somewhere");
 assert.equal(order("nothing", "name"), "");
-assert.equal(sums(rows, 60_080), "3 locks · 2 held · 4 waiting · longest wait 1m00s · 1 to look at");
+assert.equal(sums(rows, 60_080), "3 locks · 2 held · 4 waiting · longest wait 1m00s · 1 needing attention");
 merge(rows, { gone: [1] });
 merge(rows, { all: true, rows: [] });
 assert.equal(sums(rows, 0), "0 locks · 0 held · 0 waiting");
@@ -64,5 +64,5 @@ await new Promise((done) => {
   const note = (what) => seen.push(what) === 6 && done();
   follow("live", { message: (m) => note(m.now), lost: note });
 });
-assert.deepEqual(seen, [1, 2, 3, "The exporter was stopped", "Too many browsers", "The exporter does not answer"]);
+assert.deepEqual(seen, [1, 2, 3, "The exporter was stopped", "Too many browsers", "The exporter does not respond"]);
 process.exit(0); // it would follow for ever

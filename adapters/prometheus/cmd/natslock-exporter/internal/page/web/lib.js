@@ -84,7 +84,7 @@ export function sums(rows, now) {
   }
   const parts = [count(rows.size, "lock"), `${held.toLocaleString("en")} held`, `${waiting.toLocaleString("en")} waiting`];
   if (first) parts.push(`longest wait ${whole(now - first)}`);
-  if (alarms) parts.push(`${alarms.toLocaleString("en")} to look at`);
+  if (alarms) parts.push(`${alarms.toLocaleString("en")} needing attention`);
   return parts.join(" · ");
 }
 
@@ -105,15 +105,15 @@ export function follow(address, on) {
   const wait = (ms) => new Promise((done) => setTimeout(done, ms));
   async function once(control) {
     let last = Date.now();
-    const guard = setInterval(() => Date.now() - last > silence && control.abort(new Error("the exporter says nothing")), 1000);
+    const guard = setInterval(() => Date.now() - last > silence && control.abort(new Error("the exporter has gone silent")), 1000);
     try {
       const answer = await fetch(address, { signal: control.signal, headers: { Accept: "text/event-stream" } });
-      if (!answer.ok) throw new Error((await answer.text()).trim() || `answer ${answer.status}`);
+      if (!answer.ok) throw new Error((await answer.text()).trim() || `HTTP status ${answer.status}`);
       const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
       let parts = [];
       for (;;) {
         const { value, done } = await reader.read();
-        if (done) throw new Error("the exporter has ended the connection");
+        if (done) throw new Error("the exporter closed the connection");
         last = Date.now();
         const seam = (parts.at(-1) ?? "").slice(-1) + value;
         parts.push(value);
@@ -140,7 +140,7 @@ export function follow(address, on) {
       } catch (err) {
         const why = control.signal.aborted ? control.signal.reason : err;
         if (why === "hidden") continue;
-        on.lost(why instanceof TypeError ? "The exporter does not answer" : sentence(why.message));
+        on.lost(why instanceof TypeError ? "The exporter does not respond" : sentence(why.message));
       }
       await wait(pauses[Math.min(tries++, pauses.length - 1)]);
     }
@@ -206,7 +206,7 @@ export function status(panel) {
     panel.classList.toggle("stale", stale && why !== "connecting");
     put(by("trouble"), !stale ? "" : since ? `${sentence(state)} since ${clock(since, now(), false)}: ${why}.` : `${sentence(why)}.`);
     const age = asOf ? now() - asOf : 0;
-    put(by("age"), !stale ? "" : asOf ? `What is below is ${whole(age)} old, of ${clock(asOf, now(), false)}. Trying again.` : "Nothing is known yet. Trying again.");
+    put(by("age"), !stale ? "" : asOf ? `The data below is ${whole(age)} old, from ${clock(asOf, now(), false)}. Retrying.` : "No data yet. Retrying.");
   }
   return {
     // now is the time of what is shown: it stands still while nothing is known.

@@ -38,7 +38,7 @@ function drawLock() {
     if (h.broken) card.append(element("p", "broken", `broken ${h.broken}`));
     dl.append(element("dt", "", "held"), held, element("dt", "", "TTL left"), ends);
     counting.push([held, h.since, (t, now) => `${whole(now - t)}, since ${clock(t, now, false)}`]);
-    ending.push([ends, h.expires, (t, now) => (!t ? "never ends" : t < now ? "ended, unless renewed since" : `${whole(t - now + 999)} unless renewed`)]);
+    ending.push([ends, h.expires, (t, now) => (!t ? "never ends" : t < now ? "expired unless renewed since" : `${whole(t - now + 999)} unless renewed`)]);
     pairs(dl, h.facts);
     card.append(dl);
     if (h.meta) {
@@ -48,7 +48,7 @@ function drawLock() {
     }
     return card;
   }));
-  if (!lock.holders.length) by("holders").append(element("p", "none", says.live() ? "Nobody holds it." : "Nobody knows whether it is held."));
+  if (!lock.holders.length) by("holders").append(element("p", "none", says.live() ? "No client holds it." : "Unknown whether it is held."));
   if (lock.more?.[0]) by("holders").append(element("p", "none", `and ${count(lock.more[0], "holder")} more`));
   const rows = lock.queue.map((w) => {
     const tr = element("tr"), waits = element("td", "num mono");
@@ -59,7 +59,7 @@ function drawLock() {
   by("queue").replaceChildren(...rows);
   by("queue-table").hidden = !rows.length;
   by("no-queue").hidden = rows.length > 0;
-  put(by("waiting"), lock.waiting ? `${lock.waiting.toLocaleString("en")} waiting${lock.more?.[1] ? `, the first ${rows.length} places are shown` : ""}` : "");
+  put(by("waiting"), lock.waiting ? `${lock.waiting.toLocaleString("en")} waiting${lock.more?.[1] ? `, first ${rows.length} places shown` : ""}` : "");
   tick();
 }
 
@@ -85,7 +85,7 @@ function fitted(s) {
 // chart draws holds and waits as bars over the time of the story.
 function chart(s) {
   const wide = 1000, high = 18, all = s.to - s.from, at = (t) => ((Math.min(Math.max(t, s.from), s.to) - s.from) / all) * wide;
-  const box = svg("svg", { viewBox: `0 0 ${wide} ${Math.max(s.lanes, 1) * high}`, preserveAspectRatio: "none", role: "img", "aria-label": `${count(s.spans.length, "hold or wait")} from ${clock(s.from, s.to)} to ${clock(s.to, s.to)}; the list below has them as text`, height: Math.max(s.lanes, 1) * high });
+  const box = svg("svg", { viewBox: `0 0 ${wide} ${Math.max(s.lanes, 1) * high}`, preserveAspectRatio: "none", role: "img", "aria-label": `${count(s.spans.length, "hold or wait")} from ${clock(s.from, s.to)} to ${clock(s.to, s.to)}; listed as text below`, height: Math.max(s.lanes, 1) * high });
   const bar = (from, to, y, h, name, title) => {
     const r = svg("rect", { x: at(from), y, width: Math.max(at(to) - at(from), 1.5), height: h, class: name });
     r.append(svg("title", {}));
@@ -95,7 +95,7 @@ function chart(s) {
   for (const g of s.gaps) bar(g.from ?? s.from, g.to, 0, Math.max(s.lanes, 1) * high, "gap", g.text);
   for (const p of s.spans) {
     const waits = p.how === "waited" || p.how === "gave up";
-    const what = waits ? p.how : p.how ? `held, ${p.how}` : "holds it";
+    const what = waits ? p.how : p.how ? `held, ${p.how}` : "holding it";
     bar(p.from, p.to, p.lane * high + (waits ? 5 : 2), waits ? 8 : 14, waits ? "wait" : bad.includes(p.how) ? "bad" : p.how ? "hold" : "hold now", `${p.who}${p.mode ? ` (${p.mode})` : ""}: ${what}, ${brief(p.to - p.from)}, from ${clock(p.from, s.to)}`);
   }
   return box;
@@ -105,11 +105,11 @@ function drawStory() {
   const s = story, now = says.now();
   const notes = [];
   if (s.why) notes.push(s.why);
-  if (s.why && s.lines.length) notes.push("What this exporter has seen itself is below.");
-  if (!s.why && !s.lines.length && !live.length) notes.push("Nothing has happened in this time.");
-  if (s.left) notes.push(`${count(s.left, "earlier event")} of this time not shown.`);
+  if (s.why && s.lines.length) notes.push("The events that this exporter has seen are below.");
+  if (!s.why && !s.lines.length && !live.length) notes.push("Nothing happened in this time.");
+  if (s.left) notes.push(`${count(s.left, "earlier event")} in this time not shown.`);
   if (s.spare) notes.push(`${count(s.spare, "hold or wait").replace("waits", "waits")} not drawn.`);
-  if (s.missing) notes.push(`${count(s.missing, "write")} to the bucket missing in this time, nearly all of other locks.`);
+  if (s.missing) notes.push(`${count(s.missing, "write")} to the bucket missing in this time, nearly all to other locks.`);
   for (const g of s.gaps) notes.push(`${g.text[0].toUpperCase()}${g.text.slice(1)}${g.from ? `, from ${clock(g.from, now)}` : ""} until ${clock(g.to, now)}.`);
   put(by("note"), notes.slice(0, 8).join(" "));
   by("note").hidden = !notes.length;
@@ -151,7 +151,7 @@ async function read() {
     fresh = false;
     drawStory();
   } catch (err) {
-    put(by("note"), err instanceof TypeError ? "The exporter does not answer." : err.message);
+    put(by("note"), err instanceof TypeError ? "The exporter does not respond." : err.message);
     by("note").hidden = false;
   } finally {
     took = Date.now() - begun;
@@ -164,8 +164,8 @@ by("again").addEventListener("click", read);
 by("ago").addEventListener("change", read);
 
 if (!query.includes("kind=") || !query.includes("name=")) {
-  put(by("name"), "No such page");
-  says.lost("The address names no lock");
+  put(by("name"), "Page not found");
+  says.lost("The address does not specify a lock");
 } else {
   put(by("kind"), asked.get("kind") ?? "");
   follow(`live?${query}`, {

@@ -73,7 +73,7 @@ function draw() {
   by("after").disabled = first + size >= order.length;
   by("before").parentElement.hidden = order.length <= size;
   by("none").hidden = order.length > 0;
-  put(by("none"), rows.size ? "No lock matches the filter." : says.live() ? "Nobody holds a lock, or waits for one." : "Nobody knows which locks are held.");
+  put(by("none"), rows.size ? "No lock matches the filter." : says.live() ? "No locks are held or waited for." : "Unknown which locks are held.");
   for (const th of by("head").children) {
     const chosen = th.dataset.sort === view.sort;
     const sort = chosen ? (rising() ? "ascending" : "descending") : "none";
@@ -130,7 +130,7 @@ let paused = false, missed = 0;
 by("pause").addEventListener("click", () => {
   paused = !paused;
   by("pause").setAttribute("aria-pressed", String(paused));
-  put(by("pause"), paused ? "Go on" : "Pause");
+  put(by("pause"), paused ? "Resume" : "Pause");
   if (!paused && missed) skip(missed);
   missed = 0;
 });
