@@ -49,11 +49,11 @@ import (
 
 func main() {
 	server := flag.String("server", cmp.Or(os.Getenv("NATS_URL"), nats.DefaultURL), "NATS `URL`")
-	listen := flag.String("listen", "127.0.0.1:8080", "`address` to serve")
+	listen := flag.String("listen", "127.0.0.1:8080", "`address` to listen on")
 	s := &service{}
 	flag.DurationVar(&s.wait, "wait", 10*time.Second, "how long a request waits for its account")
-	ttl := flag.Duration("ttl", 5*time.Second, "how long others wait for the accounts of a dead replica")
-	flag.StringVar(&s.approve, "approve", "", "`URL` that has to approve each posting; empty: none")
+	ttl := flag.Duration("ttl", 5*time.Second, "how long others wait for the accounts of a crashed replica")
+	flag.StringVar(&s.approve, "approve", "", "`URL` that must approve each posting; empty for none")
 	flag.Parse()
 	log.SetFlags(log.Lmicroseconds)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -98,7 +98,7 @@ func (s *service) run(ctx context.Context, server, listen string, ttl time.Durat
 	if err != nil {
 		return err
 	}
-	log.Printf("pid %d: serves http://%s", os.Getpid(), l.Addr())
+	log.Printf("pid %d: serving http://%s", os.Getpid(), l.Addr())
 	served := make(chan error, 1)
 	go func() { served <- web.Serve(l) }()
 	select {
@@ -128,7 +128,7 @@ func (s *service) post(w http.ResponseWriter, r *http.Request) {
 	id := r.PathValue("id")
 	amount, err := strconv.Atoi(r.FormValue("amount"))
 	if err != nil {
-		http.Error(w, "the amount is no whole number", http.StatusBadRequest)
+		http.Error(w, "the amount is not a whole number", http.StatusBadRequest)
 		return
 	}
 	// If the HTTP client goes away, both the wait and the work end.
@@ -155,7 +155,7 @@ func (s *service) post(w http.ResponseWriter, r *http.Request) {
 
 var (
 	errRefused = errors.New("the posting was not approved")
-	errUnknown = errors.New("it is unknown whether the posting is stored: read the account")
+	errUnknown = errors.New("it is unknown whether the posting was stored; read the account")
 )
 
 // change reads an account, asks for approval, and writes the account. The lock's context

@@ -42,8 +42,8 @@ const (
 func main() {
 	server := flag.String("server", cmp.Or(os.Getenv("NATS_URL"), nats.DefaultURL), "NATS `URL`")
 	redis := flag.String("redis", cmp.Or(os.Getenv("REDIS_URL"), "redis://127.0.0.1:6379"), "Redis `URL`")
-	spec := flag.String("cron", "* * * * *", "the `schedule` in UTC, in five fields, or six that begin with seconds")
-	ttl := flag.Duration("ttl", 5*time.Second, "how long the others wait for a dead leader")
+	spec := flag.String("cron", "* * * * *", "the `schedule` in UTC: five fields, or six starting with seconds")
+	ttl := flag.Duration("ttl", 5*time.Second, "how long others wait after the leader crashes")
 	flag.Parse()
 	log.SetFlags(log.Lmicroseconds)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -118,7 +118,7 @@ func enqueue(ctx context.Context, queue *asynq.Client, tick time.Time) error {
 		asynq.TaskID("report:"+at), asynq.Retention(retention))
 	switch {
 	case errors.Is(err, asynq.ErrTaskIDConflict):
-		log.Printf("pid %d: tick %s is there already", os.Getpid(), at)
+		log.Printf("pid %d: tick %s was already enqueued", os.Getpid(), at)
 	case err != nil:
 		return err
 	default:

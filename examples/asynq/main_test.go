@@ -45,7 +45,7 @@ func killed(t *testing.T, binary string) {
 	r := newRig(t)
 	handled := r.work()
 	first, next := r.pair(binary)
-	first.await(`enqueued tick`, 61) // the last minute's ticks and one more
+	first.await(`enqueued tick`, 61) // those of the last minute, and one later
 	require.Empty(t, next.find(`leading, token`), "two leaders")
 	require.NoError(t, first.cmd.Process.Kill())
 	<-first.done
@@ -55,8 +55,8 @@ func killed(t *testing.T, binary string) {
 	stored := r.stored()
 	inOrder(t, stored)
 	require.Empty(t, shared(first, next), "both have enqueued a tick")
-	// Redis already had these ticks when the next leader started.
-	require.NotEmpty(t, next.find(`is there already`))
+	// Ticks that Redis had when the next leader began.
+	require.NotEmpty(t, next.find(`was already enqueued`))
 	require.Eventually(t, func() bool { return len(handled()) >= len(stored) }, patience, 5*time.Millisecond)
 	require.Equal(t, stored, handled(), "the worker got each tick once")
 }

@@ -33,7 +33,7 @@ func (c cache) use(ctx context.Context) error {
 		if old, err := c.read(); err != nil || !old {
 			return err // another process has rewritten it in the meantime
 		}
-		log.Printf("writes, token %d", l.Token())
+		log.Printf("writing, token %d", l.Token())
 		return os.WriteFile(c.file, []byte(time.Now().Format(time.RFC3339Nano)), 0o600)
 	}, natslock.MaxWait(5*time.Second))
 }

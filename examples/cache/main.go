@@ -23,7 +23,7 @@ import (
 
 func main() {
 	file := flag.String("file", "index", "`path` of the cache")
-	age := flag.Duration("age", 2*time.Second, "rewrite it when it is older")
+	age := flag.Duration("age", 2*time.Second, "maximum age before it is rewritten")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

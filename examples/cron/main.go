@@ -24,8 +24,8 @@ import (
 )
 
 func main() {
-	period := flag.Duration("period", 10*time.Second, "how often")
-	times := flag.Int("times", -1, "end after so many periods")
+	period := flag.Duration("period", 10*time.Second, "time between runs")
+	times := flag.Int("times", -1, "`number` of periods to run; -1 for no limit")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -68,6 +68,6 @@ func main() {
 // report is the job. It stops when its lock is lost, and passes the token to whatever it writes
 // to.
 func report(ctx context.Context, l *natslock.Lock) error {
-	log.Printf("pid %d: makes %s, token %d", os.Getpid(), l.Name(), l.Token())
+	log.Printf("pid %d: creating %s, token %d", os.Getpid(), l.Name(), l.Token())
 	return ctx.Err()
 }

@@ -58,7 +58,7 @@ func mutex(ctx context.Context, locks *natslock.Client, name string) {
 	guard := must(locks.Lock(ctx, name)) // waits without a limit
 	_, err := locks.TryLock(ctx, name)   // does not wait
 	if locked, ok := errors.AsType[*natslock.LockedError](err); ok {
-		fmt.Println("not acquired, it is held by", locked.Holder.Owner)
+		fmt.Println("not acquired; it is held by", locked.Holder.Owner)
 	}
 	_, err = locks.Lock(ctx, name, natslock.MaxWait(50*time.Millisecond)) // waits for a limited time
 	if timeout, ok := errors.AsType[*natslock.TimeoutError](err); ok {
@@ -76,21 +76,21 @@ func mutex(ctx context.Context, locks *natslock.Client, name string) {
 func readersAndWriters(ctx context.Context, here, there *rwlock.RWLock, name string) {
 	reader := must(here.RLock(ctx, name))
 	_, err := there.TryLock(ctx, name)
-	fmt.Println("one-shot write beside a reader is refused:", errors.Is(err, natslock.ErrLocked))
+	fmt.Println("one-shot write alongside a reader is refused:", errors.Is(err, natslock.ErrLocked))
 	fmt.Println("one-shot read after that:", must(there.TryRLock(ctx, name)).Unlock(ctx))
 
 	wrote := make(chan *natslock.Lock)
 	go func() { wrote <- must(there.Lock(ctx, name)) }()
 	<-reader.Contended() // the writer waits
 	_, err = here.TryRLock(ctx, name)
-	fmt.Println("one-shot read past a writer that waits is refused:", errors.Is(err, natslock.ErrLocked))
+	fmt.Println("one-shot read past a waiting writer is refused:", errors.Is(err, natslock.ErrLocked))
 	_, err = here.RLock(ctx, name, natslock.MaxWait(50*time.Millisecond))
-	fmt.Println("bounded read past it times out:", errors.Is(err, natslock.ErrTimeout))
+	fmt.Println("bounded read past the writer times out:", errors.Is(err, natslock.ErrTimeout))
 	fmt.Println("the reader unlocks:", reader.Unlock(ctx))
 	writer := <-wrote
 	fmt.Println("the writer unlocks:", writer.Unlock(ctx))
 	later := must(here.RLock(ctx, name))
-	fmt.Println("tokens rise:", reader.Token() < writer.Token() && writer.Token() < later.Token(), later.Unlock(ctx))
+	fmt.Println("tokens increase:", reader.Token() < writer.Token() && writer.Token() < later.Token(), later.Unlock(ctx))
 }
 
 // must ends the program on an error.

@@ -45,10 +45,10 @@ func main() {
 
 func export(ctx context.Context, l *natslock.Lock, n int) error {
 	slot, _ := semaphore.Slot(l)
-	log.Printf("begins export %d with permit %d", n, slot)
+	log.Printf("starting export %d with permit %d", n, slot)
 	select {
 	case <-time.After(500 * time.Millisecond):
-		log.Printf("ends export %d with permit %d", n, slot)
+		log.Printf("finished export %d with permit %d", n, slot)
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)

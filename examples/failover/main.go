@@ -47,11 +47,11 @@ func main() {
 
 // lead does the leader's work until its term ends.
 func lead(ctx context.Context, t *election.Term) error {
-	log.Printf("is the leader, token %d", t.Token())
+	log.Printf("leading, token %d", t.Token())
 	for {
 		select {
 		case <-time.After(time.Second):
-			log.Print("leading")
+			log.Print("still leading")
 		case <-ctx.Done():
 			log.Print("no longer the leader: ", context.Cause(ctx))
 			return nil

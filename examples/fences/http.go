@@ -18,7 +18,7 @@ func Fenced(newest *Newest, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token, err := strconv.ParseUint(r.Header.Get(TokenHeader), 10, 64)
 		if err != nil {
-			http.Error(w, "the request needs the header "+TokenHeader, http.StatusPreconditionRequired)
+			http.Error(w, "the request must have the header "+TokenHeader, http.StatusPreconditionRequired)
 			return
 		}
 		err = newest.Apply(token, func() error {

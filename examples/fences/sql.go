@@ -38,7 +38,7 @@ func SetBalance(ctx context.Context, db *sql.DB, token uint64, id string, balanc
 	if err := fence.Check(greatest, token); err != nil {
 		return fmt.Errorf("set the balance of %q: %w", id, err)
 	}
-	return errors.New("the row came between the two statements: try again")
+	return errors.New("the row was inserted between the two statements; try again")
 }
 
 // Claim raises a row's token without changing its balance, which it returns. A holder that

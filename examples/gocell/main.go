@@ -83,13 +83,13 @@ func main() {
 
 	request, leave := context.WithCancelCause(context.WithValue(ctx, traceKey{}, "t-17"))
 	child := must(locks.acquire(request, "gocell.orders", ttl))
-	leave(errors.New("the user has left"))
+	leave(errors.New("the user left"))
 	fmt.Println("request", child.Value(traceKey{}), "is over:", ending(child))
 	fmt.Println("released with a context that has ended:", child.release())
 
 	lost := must(locks.acquire(ctx, "gocell.stock", ttl))
 	info := must(admin.New(client).Inspect(ctx, admin.KindMutex, "gocell.stock"))
-	err := admin.New(client).Break(ctx, admin.BreakRequest{Name: info.Name, ID: info.Holder.ID, Reason: "its cell hangs"})
+	err := admin.New(client).Break(ctx, admin.BreakRequest{Name: info.Name, ID: info.Holder.ID, Reason: "its cell is stuck"})
 	<-lost.Done()
 	fmt.Println("broken:", err, "and", ending(lost))
 

@@ -84,7 +84,7 @@ func run(ctx context.Context, server string) error {
 	}
 	key := natslock.Join("cache", fmt.Sprint(os.Getpid()))
 	first, second := newLock(store, key, 3*time.Second), newLock(store, key, time.Minute)
-	fmt.Println("released before it is held:", first.Unlock(ctx))
+	fmt.Println("released before being held:", first.Unlock(ctx))
 
 	if err := first.acquire(ctx); err != nil {
 		return err
@@ -108,9 +108,9 @@ func run(ctx context.Context, server string) error {
 		return err
 	}
 	_, err = bucket.Get(ctx, "lock."+key)
-	fmt.Println("its key is there:", err)
+	fmt.Println("its key exists:", err)
 	fmt.Println("released by the owner:", second.Unlock(ctx))
 	_, err = bucket.Get(ctx, "lock."+key)
-	fmt.Println("its key is gone:", errors.Is(err, jetstream.ErrKeyNotFound))
+	fmt.Println("its key was deleted:", errors.Is(err, jetstream.ErrKeyNotFound))
 	return store.Close(ctx)
 }

@@ -29,11 +29,11 @@ type account struct {
 	Token   uint64 `json:"token"`
 }
 
-var errFenced = errors.New("a holder with a greater token has written already")
+var errFenced = errors.New("a holder with a higher token has already written")
 
 func main() {
 	server := flag.String("server", cmp.Or(os.Getenv("NATS_URL"), nats.DefaultURL), "NATS `URL`")
-	times := flag.Int("times", 10, "how `often`")
+	times := flag.Int("times", 10, "`number` of increments")
 	flag.Parse()
 	log.SetFlags(log.Lmicroseconds)
 	if err := run(*server, *times); err != nil {

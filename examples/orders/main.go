@@ -36,7 +36,7 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	log.Printf("serves http://%s", l.Addr())
+	log.Printf("serving http://%s", l.Addr())
 	go web.Serve(l)
 
 	<-ctx.Done()

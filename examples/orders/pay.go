@@ -55,7 +55,7 @@ func status(err error) int {
 
 // pay stands in for the work. It passes the token on and stops when ctx ends.
 func pay(ctx context.Context, id string, token uint64) error {
-	log.Printf("pays order %s, token %d", id, token)
+	log.Printf("paying order %s, token %d", id, token)
 	select {
 	case <-time.After(time.Second):
 		return nil

@@ -29,8 +29,8 @@ import (
 
 func main() {
 	server := flag.String("server", cmp.Or(os.Getenv("NATS_URL"), nats.DefaultURL), "NATS `URL`")
-	ttl := flag.Duration("ttl", 15*time.Second, "how long a crashed worker's partitions wait")
-	effort := flag.Duration("work", 10*time.Millisecond, "how long the work on an event takes")
+	ttl := flag.Duration("ttl", 15*time.Second, "how long a crashed worker's partitions stay unowned")
+	effort := flag.Duration("work", 10*time.Millisecond, "time to work on one event")
 	flag.Parse()
 	log.SetFlags(log.Lmicroseconds)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

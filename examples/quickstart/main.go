@@ -49,10 +49,10 @@ func run(ctx context.Context, server string) error {
 
 // makeReport stands in for the work. It stops when ctx ends.
 func makeReport(ctx context.Context, token uint64) error {
-	log.Printf("pid %d: begins, token %d", os.Getpid(), token)
+	log.Printf("pid %d: starting, token %d", os.Getpid(), token)
 	select {
 	case <-time.After(100 * time.Millisecond):
-		log.Printf("pid %d: is done", os.Getpid())
+		log.Printf("pid %d: done", os.Getpid())
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)

@@ -226,7 +226,7 @@ type replica struct {
 
 func (b *bank) replica(s *testutil.Server, args ...string) *replica {
 	p := start(b.t, s, "accounts", append(args, "-listen", "127.0.0.1:0", "-approve", b.url)...)
-	return &replica{p, p.await(`serves (http://\S+)`)[1]}
+	return &replica{p, p.await(`serving (http://\S+)`)[1]}
 }
 
 // outcome is the result of a request.

@@ -106,7 +106,7 @@ func order(t *testing.T, url string) (*process, string) {
 	cmd := exec.Command(filepath.Join(binaries, "orders"))
 	cmd.Env = append(os.Environ(), "NATS_URL="+url, "LISTEN=127.0.0.1:0")
 	p := startCommand(t, cmd)
-	return p, p.await(`serves (http://\S+)`)[1]
+	return p, p.await(`serving (http://\S+)`)[1]
 }
 
 // status returns the status code of the response to a request.
@@ -135,7 +135,7 @@ func orders(t *testing.T, s *testutil.Server) {
 
 	paid := make(chan int, 1)
 	go func() { paid <- status(t, http.MethodPost, first+"/orders/7/pay") }()
-	a.await(`pays order 7`)
+	a.await(`paying order 7`)
 	require.NoError(t, a.cmd.Process.Signal(syscall.SIGTERM))
 	a.await(`shutting down`)
 	begin := time.Now()
@@ -179,13 +179,13 @@ func exports(t *testing.T, s *testutil.Server) {
 	for range 3 {
 		all = append(all, start(t, s, "exports"))
 	}
-	all[0].await(`ends export 2`)
+	all[0].await(`finished export 2`)
 	s.Stop()
-	s.Restart() // they carry on after an outage
-	all[0].await(fmt.Sprintf(`begins export %d`, 3+len(all[0].find(`begins export`))))
+	s.Restart() // they go on after an outage
+	all[0].await(fmt.Sprintf(`starting export %d`, 3+len(all[0].find(`starting export`))))
 	for _, p := range all {
 		p.terminate()
-		require.Len(t, p.find(`ends export`), len(p.find(`begins export`)))
+		require.Len(t, p.find(`finished export`), len(p.find(`starting export`)))
 	}
 	permits := map[string]bool{}
 	for _, p := range all {
@@ -201,11 +201,11 @@ func exports(t *testing.T, s *testutil.Server) {
 func cache(t *testing.T, s *testutil.Server) {
 	file := filepath.Join(t.TempDir(), "index")
 	a, b := start(t, s, "cache", "-file", file, "-age", "300ms"), start(t, s, "cache", "-file", file, "-age", "300ms")
-	a.await(`(?s)(writes, token .*){3}`)
-	b.await(`writes, token`)
+	a.await(`(?s)(writing, token .*){3}`)
+	b.await(`writing, token`)
 	s.Stop()
-	s.Restart() // they carry on after an outage
-	a.await(fmt.Sprintf(`(?s)(writes, token .*){%d}`, 3+len(a.find(`writes, token`))))
+	s.Restart() // they go on after an outage
+	a.await(fmt.Sprintf(`(?s)(writing, token .*){%d}`, 3+len(a.find(`writing, token`))))
 	a.terminate()
 	b.terminate()
 	for _, p := range []*process{a, b} {
@@ -226,13 +226,13 @@ func worker(t *testing.T, s *testutil.Server) {
 		_, err := nc.Request("jobs.alice", fmt.Appendf(nil, "job %d", i+1), patience)
 		require.NoError(t, err)
 	}
-	a.await(`begins job`)
+	a.await(`starting job`)
 	a.terminate()
-	b.await(`(?s)is done with job.*is done with job`)
+	b.await(`(?s)finished job.*finished job`)
 	said := func() string { return a.out.String() + b.out.String() }
 	require.Eventually(t, func() bool {
 		for i := range 5 {
-			if !strings.Contains(said(), fmt.Sprintf("is done with job %d", i)) {
+			if !strings.Contains(said(), fmt.Sprintf("finished job %d", i)) {
 				return false
 			}
 		}
@@ -240,6 +240,6 @@ func worker(t *testing.T, s *testutil.Server) {
 	}, 2*patience, 50*time.Millisecond)
 	b.terminate()
 	for _, p := range []*process{a, b} {
-		require.Len(t, p.find(`is done with`), len(p.find(`begins job`)))
+		require.Len(t, p.find(`finished`), len(p.find(`starting job`)))
 	}
 }

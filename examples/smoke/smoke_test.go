@@ -114,7 +114,7 @@ func quickstart(t *testing.T, s *testutil.Server) {
 	type step struct{ at, token string }
 	var all []step
 	for _, p := range []*process{a, b} {
-		begin, end := p.find(`(?m)^(\S+) pid \d+: begins, token (\d+)`), p.find(`(?m)^(\S+) pid \d+: is done`)
+		begin, end := p.find(`(?m)^(\S+) pid \d+: starting, token (\d+)`), p.find(`(?m)^(\S+) pid \d+: done`)
 		require.Len(t, begin, 1)
 		require.Len(t, end, 1)
 		all = append(all, step{begin[0][1], begin[0][2]}, step{end[0][1], begin[0][2]})
@@ -156,13 +156,13 @@ func singleton(t *testing.T, s *testutil.Server) {
 // failover checks that the other process takes over when the leader exits.
 func failover(t *testing.T, s *testutil.Server) {
 	a := start(t, s, "failover")
-	first := a.await(`is the leader, token (\d+)`)
+	first := a.await(`leading, token (\d+)`)
 	b := start(t, s, "failover")
 	b.await(`campaigning`)
-	a.await(`leading`)
-	require.Empty(t, b.find(`is the leader`), "two leaders")
+	a.await(`still leading`)
+	require.Empty(t, b.find(`leading, token`), "two leaders")
 	a.terminate()
-	second := b.await(`is the leader, token (\d+)`)
+	second := b.await(`leading, token (\d+)`)
 	require.Greater(t, number(t, second[1]), number(t, first[1]))
 	require.Len(t, a.find(`shutting down`), 1)
 	b.terminate()
@@ -176,8 +176,8 @@ func cron(t *testing.T, s *testutil.Server) {
 	b := start(t, s, "cron", "-period", fmt.Sprint(period, "s"), "-times", strconv.Itoa(times))
 	a.mustEnd()
 	b.mustEnd()
-	// Derive the period of each run from the time of day in the log.
-	const ran = `(?m) (\d+):(\d+):(\d+) pid \d+: makes \S+, token \d+`
+	// The period of each run, by the time of day in the log.
+	const ran = `(?m) (\d+):(\d+):(\d+) pid \d+: creating \S+, token \d+`
 	seen := map[int]bool{}
 	for _, m := range append(a.find(ran), b.find(ran)...) {
 		p := (number(t, m[1])*3600 + number(t, m[2])*60 + number(t, m[3])) / period

@@ -33,7 +33,7 @@ func gocell(t *testing.T, s *testutil.Server) {
 	require.Empty(t, says(t, s, "gocell",
 		"held: held",
 		"released twice: <nil> <nil> and released",
-		"request t-17 is over: the parent ended: the user has left",
+		"request t-17 is over: the parent ended: the user left",
 		"released with a context that has ended: <nil>",
 		"broken: <nil> and lost",
 		`locks: 100 goroutines: \d`,
@@ -48,11 +48,11 @@ func spindle(t *testing.T, s *testutil.Server) {
 	p := start(t, s, "spindle")
 	p.mustEnd()
 	killed := p.find(`(?m)^killed: (\w+) <nil>$`)
-	next := p.find(`(?m)^took over: (\w+) after \S+ with a greater token: true$`)
+	next := p.find(`(?m)^took over: (\w+) after \S+ with a higher token: true$`)
 	require.Len(t, killed, 1)
 	require.Len(t, next, 1)
 	require.NotEqual(t, killed[0][1], next[0][1])
-	ended := p.find(`(\w+): ends: election "spindle.leader": context canceled`)
+	ended := p.find(`(\w+): ended: election "spindle.leader": context canceled`)
 	require.Len(t, ended, 2)
 	for _, e := range ended {
 		require.NotEqual(t, killed[0][1], e[1])
@@ -80,7 +80,7 @@ func machinery(t *testing.T, s *testutil.Server) {
 // that the comment names.
 func grove(t *testing.T, s *testutil.Server) {
 	require.Empty(t, says(t, s, "grove",
-		"released before it is held: invalid argument: .*",
+		"released before being held: invalid argument: .*",
 		"extended by the owner: <nil>",
 		"acquired twice: true",
 		"acquired with 5 tries: true",
@@ -88,9 +88,9 @@ func grove(t *testing.T, s *testutil.Server) {
 		"extended by the first: true",
 		"released by the first: true",
 		"held by the second: true true",
-		"its key is there: <nil>",
+		"its key exists: <nil>",
 		"released by the owner: <nil>",
-		"its key is gone: true",
+		"its key was deleted: true",
 	))
 }
 
@@ -99,17 +99,17 @@ func grove(t *testing.T, s *testutil.Server) {
 func distkit(t *testing.T, s *testutil.Server) {
 	require.Empty(t, says(t, s, "distkit",
 		"invalid TTL: true",
-		"not acquired, it is held by billing-1",
+		"not acquired; it is held by billing-1",
 		"timed out after 50 ms: true",
 		"guard: <nil> <nil> 0s",
 		"guard: 0s and no longer the owner: true",
-		"one-shot write beside a reader is refused: true",
+		"one-shot write alongside a reader is refused: true",
 		"one-shot read after that: <nil>",
-		"one-shot read past a writer that waits is refused: true",
-		"bounded read past it times out: true",
+		"one-shot read past a waiting writer is refused: true",
+		"bounded read past the writer times out: true",
 		"the reader unlocks: <nil>",
 		"the writer unlocks: <nil>",
-		"tokens rise: true <nil>",
+		"tokens increase: true <nil>",
 		"closed: <nil> <nil>",
 	))
 }

@@ -40,8 +40,8 @@ const name = "spindle.leader"
 
 func main() {
 	server := flag.String("server", cmp.Or(os.Getenv("NATS_URL"), nats.DefaultURL), "NATS `URL`")
-	lease := flag.Duration("lease", 2*time.Second, "how long a dead leader is waited for")
-	id := flag.String("id", "", "campaign under this name, until the standard input ends")
+	lease := flag.Duration("lease", 2*time.Second, "how long others wait after the leader crashes")
+	id := flag.String("id", "", "campaign under this name until standard input ends")
 	flag.Parse()
 	log.SetFlags(log.Lmicroseconds)
 	nc, err := nats.Connect(*server, nats.Name("spindle"), nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort())
@@ -74,14 +74,14 @@ func campaign(locks *natslock.Client, id string) error {
 	go func() {
 		done <- e.Run(ctx, func(ctx context.Context, t *election.Term) error {
 			token, has := e.IsLeader()
-			log.Printf("%s: has the lock: %v, token %d", id, has, token)
+			log.Printf("%s: holding the lock: %v, token %d", id, has, token)
 			<-ctx.Done() // the leader's work
 			return nil
 		})
 	}()
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	quit()
-	log.Printf("%s: ends: %v", id, <-done)
+	log.Printf("%s: ended: %v", id, <-done)
 	return locks.Close(context.Background())
 }
 
@@ -112,7 +112,7 @@ func watch(locks *natslock.Client, args ...string) error {
 			token, killed = l.Token, time.Now()
 			fmt.Println("killed:", l.Owner, processes[l.PID].Process.Kill())
 		default:
-			fmt.Println("took over:", l.Owner, "after", time.Since(killed), "with a greater token:", l.Token > token)
+			fmt.Println("took over:", l.Owner, "after", time.Since(killed), "with a higher token:", l.Token > token)
 			return nil
 		}
 	}

@@ -26,10 +26,10 @@ func consume(ctx context.Context, nc *nats.Conn) (jetstream.MessagesContext, err
 }
 
 func work(ctx context.Context, job string) error {
-	log.Printf("begins %s", job)
+	log.Printf("starting %s", job)
 	select {
 	case <-time.After(time.Second):
-		log.Printf("is done with %s", job)
+		log.Printf("finished %s", job)
 		return nil
 	case <-ctx.Done(): // the lock is lost
 		return context.Cause(ctx)

@@ -33,7 +33,7 @@ import (
 func main() {
 	server := flag.String("server", cmp.Or(os.Getenv("NATS_URL"), nats.DefaultURL), "NATS `URL`")
 	file := flag.String("db", filepath.Join(os.TempDir(), "ledger.db"), "SQLite `file`")
-	times := flag.Int("times", 1000, "how many times to count")
+	times := flag.Int("times", 1000, "number of increments")
 	flag.Parse()
 	log.SetFlags(log.Lmicroseconds)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

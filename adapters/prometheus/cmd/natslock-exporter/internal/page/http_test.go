@@ -74,12 +74,12 @@ func TestRequests(t *testing.T) {
 		{"GET", "/", host("localhost.evil.org"), 403, "--page-host"}, {"GET", "/", host(""), 403, "--page-host"},
 
 		{"GET", "/history?kind=mutex&name=a&for=1h", header("Origin", "http://127.0.0.1:9623"), 200, ""},
-		{"GET", "/history?kind=mutex&name=a&for=1h", header("Origin", "http://127.0.0.1:9999"), 403, "pages of other sites"},
-		{"GET", "/live", header("Origin", "null"), 403, "pages of other sites"},
-		{"GET", "/live", header("Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "no-cors"), 403, "pages of other sites"},
-		{"GET", "/live", header("Sec-Fetch-Site", "same-site", "Sec-Fetch-Mode", "cors"), 403, "pages of other sites"},
+		{"GET", "/history?kind=mutex&name=a&for=1h", header("Origin", "http://127.0.0.1:9999"), 403, "other sites"},
+		{"GET", "/live", header("Origin", "null"), 403, "other sites"},
+		{"GET", "/live", header("Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "no-cors"), 403, "other sites"},
+		{"GET", "/live", header("Sec-Fetch-Site", "same-site", "Sec-Fetch-Mode", "cors"), 403, "other sites"},
 		{"GET", "/", header("Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"), 200, ""},
-		{"GET", "/", header("Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "iframe"), 403, "pages of other sites"},
+		{"GET", "/", header("Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "iframe"), 403, "other sites"},
 		{"GET", "/lib.js", header("Sec-Fetch-Site", "same-origin"), 200, ""},
 	} {
 		change := c.change
