@@ -158,8 +158,8 @@ func TestRefused(t *testing.T) {
 		code int
 		says []string
 	}{
-		{"no login", "", tool.ExitPermission, []string{"refuses the login", "--creds"}},
-		{"wrong password", "--user=reader --password=x", tool.ExitPermission, []string{"refuses the login"}},
+		{"no login", "", tool.ExitPermission, []string{"refused the login", "--creds"}},
+		{"wrong password", "--user=reader --password=x", tool.ExitPermission, []string{"refused the login"}},
 		{"no notifications", "--user=deaf --password=secret", tool.ExitPermission, []string{"no permission to watch the locks > in bucket natslock", "lockctl perms --role observer"}},
 		{"no reads", "--user=blind --password=secret", tool.ExitPermission, []string{"no permission to read the locks > in bucket natslock", "lockctl perms --role observer"}},
 		{"no permission for a bucket", "--user=reader --password=secret --bucket=elsewhere", tool.ExitPermission, []string{"bucket elsewhere"}},
