@@ -11,8 +11,8 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// TestReplayOrder: the end of a lease is found out 300 ms after it, so later changes wait for
-// it. A lease that still runs, or that was released, makes no change wait.
+// TestReplayOrder checks that changes come out in order although an expiry is noticed only 300 ms
+// after the lease ended. A lease that is still running, or that was released, delays no change.
 func TestReplayOrder(t *testing.T) {
 	begin := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 	names := map[session.EventType]string{session.EventGranted: "granted", session.EventReleased: "released", session.EventLost: "expired"}
@@ -47,8 +47,8 @@ func TestReplayOrder(t *testing.T) {
 	require.Equal(t, []string{"expired short 1s", "granted next 1.1s", "granted last 1.5s"}, take())
 }
 
-// TestReplayLost: a lock's own records show which of its grants and ends are missing. A hold that
-// is missing as a whole, other locks and what is older than the history show nothing.
+// TestReplayLost checks which missing grants and ends a lock's own records reveal. A hold that is
+// missing entirely, other locks, and anything older than the history reveal nothing.
 func TestReplayLost(t *testing.T) {
 	begin := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 	const (

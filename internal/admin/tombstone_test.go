@@ -10,8 +10,8 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// The deletion of an overdue place, whose end was reported, is no change. Its tombstone says so, also that
-// of a semaphore, which names no number of permits.
+// Deleting an overdue place is not a change, because its end was already reported. The tombstone shows
+// this even for a semaphore, where it carries no number of permits.
 func TestTombstoneOfPlace(t *testing.T) {
 	for _, kind := range []record.Kind{record.Mutex, record.RW, record.Semaphore} {
 		t.Run(fmt.Sprint(kind), func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// wrong is a bucket in memory, some calls of which go wrong.
+// wrong is an in-memory bucket in which some calls go wrong.
 type wrong struct {
 	kvstore.KV
 	send  func(w kvstore.Write, done func(kvstore.Answer)) (func(), error)
@@ -46,8 +46,8 @@ func inMemory(t *testing.T, fn func(t *testing.T, kv *wrong, b *Bucket)) {
 	})
 }
 
-// A probe is a write that the leader must refuse. Where one is accepted, nothing proves a
-// subscription or a revision, and conditional writes exclude nobody.
+// The leader must refuse a probe. If it accepts one, probes prove neither subscriptions nor
+// revisions, and conditional writes exclude nobody.
 func TestProbeAccepted(t *testing.T) {
 	inMemory(t, func(t *testing.T, kv *wrong, b *Bucket) {
 		_, err := b.Probe(t.Context(), "lock.l")
@@ -62,7 +62,8 @@ func TestProbeAccepted(t *testing.T) {
 	})
 }
 
-// A replica answers while there is no leader. The error names a revision only if one was asked for.
+// Replicas answer although the stream has no leader. The error names a revision only if one was
+// requested.
 func TestLeaderOfNone(t *testing.T) {
 	inMemory(t, func(t *testing.T, kv *wrong, b *Bucket) {
 		kv.led = false
@@ -73,14 +74,15 @@ func TestLeaderOfNone(t *testing.T) {
 	})
 }
 
-// Only the leader says that a record is overdue. While it gives no answer, none is deleted.
+// Only the leader can tell that a record is overdue, so nothing is deleted while it does not
+// answer.
 func TestClearUnanswered(t *testing.T) {
 	inMemory(t, func(t *testing.T, kv *wrong, b *Bucket) {
 		body := b.Body(record.StatusWaiting, nil)
 		body.ID, body.TTL = "A", 15
 		value, err := body.Encode()
 		require.NoError(t, err)
-		_, err = b.Write(t.Context(), kvstore.Write{Key: "wait.l.A", Value: value, TTL: time.Hour}) // as on a server that has forgotten the TTL
+		_, err = b.Write(t.Context(), kvstore.Write{Key: "wait.l.A", Value: value, TTL: time.Hour}) // as if the server had forgotten the TTL
 		require.NoError(t, err)
 		listed, err := b.KV.List(t.Context(), "wait.l.*", 0)
 		require.NoError(t, err)
@@ -114,8 +116,8 @@ func TestHistoryOfNone(t *testing.T) {
 	})
 }
 
-// What an acquire ends with that was refused while the bucket was unfit is known after the
-// bucket is fit again, too.
+// Refused keeps the error even after the bucket is fit again, for acquires that were refused in the
+// meantime.
 func TestRefusedIsRemembered(t *testing.T) {
 	inMemory(t, func(t *testing.T, _ *wrong, b *Bucket) {
 		require.NoError(t, b.Refused())

@@ -11,15 +11,15 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// TestVacanciesFade: a queue that is hot does not keep the places of its busiest
-// moment, which would crowd out what is known of locks.
+// TestVacanciesFade checks that a hot queue does not keep all the places of its busiest
+// moment, because they would crowd out what is known about locks.
 func TestVacanciesFade(t *testing.T) {
 	now := clock.Instant(1)
 	r := &Recent{}
 	for i := range recentMax {
 		r.Left(now, fmt.Sprintf("wait.hot.%d", i), true, uint64(i+1))
 	}
-	for i := range 20 { // one waiter goes on queuing
+	for i := range 20 { // one waiter keeps queueing
 		now = now.Add(100 * time.Millisecond)
 		key, tombstone := r.Vacancy(now, "wait.hot.")
 		require.NotEmpty(t, key)
@@ -36,9 +36,9 @@ func TestVacanciesFade(t *testing.T) {
 	require.Empty(t, r.places)
 }
 
-// A client that leaves very many locks at a time forgets none that it may still need a
-// moment later, and remembers new ones again when the old ones have expired. An older
-// tombstone never takes the place of a newer one: a claim that expects it would be refused.
+// A client that leaves very many locks at once forgets none that it may need a moment
+// later, and remembers new ones once the old ones have expired. An older tombstone never
+// replaces a newer one, because a claim that expects it would be refused.
 func TestRecentIsBounded(t *testing.T) {
 	now := clock.Instant(1)
 	r := &Recent{}

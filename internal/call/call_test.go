@@ -29,10 +29,10 @@ const (
 	ttl = 10 * time.Second
 	ms  = time.Millisecond
 
-	limit = 10 * time.Minute // of a wait that should have ended before
+	limit = 10 * time.Minute // for a wait that should have ended earlier
 )
 
-// client makes calls over a bucket in memory, with faults.
+// client makes calls against an in-memory bucket with injected faults.
 type client struct {
 	*call.Client
 	b *bucket.Bucket
@@ -40,7 +40,7 @@ type client struct {
 	f *faults.Store
 }
 
-// world makes the clients of a bucket.
+// world creates the clients of a bucket.
 type world struct{ *kit.World }
 
 func inMemory(t *testing.T, fn func(t *testing.T, w *world)) {
@@ -59,12 +59,12 @@ func (w *world) client() *client {
 	return c
 }
 
-// seeker is the goroutine of a call, and the cohort to which it reports.
+// seeker runs a call in a goroutine and stands in for the cohort that the call reports to.
 type seeker struct {
 	call   *call.Call
 	lease  *session.Lease
 	err    error
-	at     time.Duration // when the call was over
+	at     time.Duration // when the call returned
 	done   chan struct{}
 	cancel context.CancelFunc
 
@@ -96,7 +96,7 @@ func (s *seeker) Answered(err error) {
 	s.last = err
 }
 
-// over reports whether the call has returned, when nothing else happens.
+// over reports whether the call has returned once every goroutine is blocked.
 func (s *seeker) over() bool {
 	synctest.Wait()
 	select {
@@ -133,7 +133,7 @@ func permit(n int, change ...func(*call.Request)) call.Request {
 	return r
 }
 
-// seek begins a call, as package cohort does.
+// seek starts a call the way package cohort does.
 func (w *world) seek(t *testing.T, c *client, req call.Request) *seeker {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
@@ -176,7 +176,7 @@ func (w *world) seek(t *testing.T, c *client, req call.Request) *seeker {
 	return s
 }
 
-// lock is seek for a lock that is granted in time.
+// lock is like seek but waits until the lock is granted.
 func (w *world) lock(t *testing.T, c *client, req call.Request) *seeker {
 	t.Helper()
 	s := w.seek(t, c, req)
@@ -190,7 +190,7 @@ func (s *seeker) release(t *testing.T) {
 	require.NoError(t, s.lease.Release(context.Background()))
 }
 
-// A lock that is free takes one write. A client that has left its tombstone takes it again with one.
+// Acquiring a free lock takes a single write, and so does reacquiring it on top of the client's own tombstone.
 func TestAtOnce(t *testing.T) {
 	inMemory(t, func(t *testing.T, w *world) {
 		c := w.client()
@@ -198,14 +198,14 @@ func TestAtOnce(t *testing.T) {
 		w.lock(t, c, mutex()).release(t)
 		require.Equal(t, 2, c.f.Counts().Sends)
 		c.f.FailReads(nil)
-		w.lock(t, c, mutex()).release(t) // reads that nobody queues
+		w.lock(t, c, mutex()).release(t) // reads the queue, which is empty
 		c.f.FailReads(func(faults.ReadOp, string) error { panic("a read") })
 		w.lock(t, c, mutex()).release(t)
 		require.Equal(t, 6, c.f.Counts().Sends)
 	})
 }
 
-// A one-shot call never writes a place. It reports the holder, and the length of the queue.
+// A one-shot call never writes a place. It reports the holder and the length of the queue.
 func TestOnce(t *testing.T) {
 	inMemory(t, func(t *testing.T, w *world) {
 		a, b, c := w.client(), w.client(), w.client()
@@ -228,7 +228,8 @@ func TestOnce(t *testing.T) {
 	})
 }
 
-// Clients are served in the order of their tickets, and a release wakes one waiter: it has the lock without a timer.
+// Clients are served in ticket order, and a release wakes exactly one waiter, which gets the lock without a timer
+// firing.
 func TestInTheOrderOfTickets(t *testing.T) {
 	for name, req := range map[string]call.Request{"mutex": mutex(), "writers": writes(), "one permit": permit(1)} {
 		t.Run(name, func(t *testing.T) {
@@ -254,7 +255,7 @@ func TestInTheOrderOfTickets(t *testing.T) {
 	}
 }
 
-// Timers back up every notification: losing all costs time, never the lock.
+// Timers back up every notification, so losing all of them costs time but never the lock.
 func TestUnnotified(t *testing.T) {
 	inMemory(t, func(t *testing.T, w *world) {
 		held := w.lock(t, w.client(), mutex())
@@ -277,7 +278,7 @@ func TestUnnotified(t *testing.T) {
 	})
 }
 
-// A forged notification makes a waiter read, and nothing else.
+// A forged notification makes a waiter read but has no other effect.
 func TestForged(t *testing.T) {
 	inMemory(t, func(t *testing.T, w *world) {
 		held := w.lock(t, w.client(), mutex())
@@ -302,8 +303,8 @@ func TestForged(t *testing.T) {
 	})
 }
 
-// If the holder dies, the first waiter sees the end of its TTL. If a waiter dies, the one behind it sees the end of its
-// place.
+// When the holder dies, the first waiter sees its TTL expire. When a waiter dies, the one behind it sees its place
+// expire.
 func TestDead(t *testing.T) {
 	inMemory(t, func(t *testing.T, w *world) {
 		dead, alsoDead, c := w.client(), w.client(), w.client()
@@ -322,8 +323,8 @@ func TestDead(t *testing.T) {
 	})
 }
 
-// If the first waiter is dead while the lock stays free, the one behind it takes the lock out of turn, after reads over
-// more than a second that have shown it free and the same head. It deletes the place of the head.
+// If the first waiter is dead while the lock is free, the waiter behind it takes the lock out of turn, but only after
+// reads spanning more than a second have shown the lock free and the same head. It also deletes the head's place.
 func TestDeadFirst(t *testing.T) {
 	inMemory(t, func(t *testing.T, w *world) {
 		held := w.lock(t, w.client(), mutex())
@@ -332,7 +333,7 @@ func TestDeadFirst(t *testing.T) {
 		synctest.Wait()
 		s := w.seek(t, w.client(), mutex())
 		time.Sleep(4 * time.Second)
-		head.f.OnSend(kit.At("lock take", faults.Drop)) // it renews its place, and claims nothing
+		head.f.OnSend(kit.At("lock take", faults.Drop)) // it renews its place but claims nothing
 		held.release(t)
 		released := w.Age()
 		<-s.done
@@ -344,8 +345,8 @@ func TestDeadFirst(t *testing.T) {
 	})
 }
 
-// A wait that is given up leaves nothing behind. Its error names the holder, the place in the queue, and the outage, if
-// that was one.
+// A wait that is given up leaves nothing behind. Its error names the holder, the place in the queue and, if there was
+// one, the outage.
 func TestGivenUp(t *testing.T) {
 	inMemory(t, func(t *testing.T, w *world) {
 		held := w.lock(t, w.client(), mutex())
@@ -374,7 +375,7 @@ func TestGivenUp(t *testing.T) {
 	})
 }
 
-// A waiter whose place has gone queues again.
+// A waiter whose place was deleted queues again.
 func TestPlaceGone(t *testing.T) {
 	inMemory(t, func(t *testing.T, w *world) {
 		held := w.lock(t, w.client(), mutex())
@@ -394,7 +395,7 @@ func TestPlaceGone(t *testing.T) {
 		held.release(t)
 		time.Sleep(time.Second)
 		queue := []*seeker{first, second}
-		if !first.over() { // it has queued behind the other one
+		if !first.over() { // it has queued behind the other waiter
 			slices.Reverse(queue)
 		}
 		for _, s := range queue {
@@ -406,8 +407,8 @@ func TestPlaceGone(t *testing.T) {
 	})
 }
 
-// A writer behind its gate enters when the readers before it have gone. From the gate on no reader joins, and readers
-// that queue enter together after it.
+// A writer behind its gate enters once the readers ahead of it have left. No reader joins behind the gate, and the
+// readers that queue there enter together after the writer.
 func TestReadersAndWriters(t *testing.T) {
 	inMemory(t, func(t *testing.T, w *world) {
 		r1, r2 := w.lock(t, w.client(), reads()), w.lock(t, w.client(), reads())
@@ -431,7 +432,7 @@ func TestReadersAndWriters(t *testing.T) {
 	})
 }
 
-// A reader that is dead keeps a writer out until its TTL, and a writer whose gate has gone is not let in.
+// A dead reader keeps a writer out until the reader's TTL expires, and a writer whose gate has expired is not let in.
 func TestDrain(t *testing.T) {
 	inMemory(t, func(t *testing.T, w *world) {
 		dead := w.client()
@@ -454,7 +455,8 @@ func TestDrain(t *testing.T) {
 	})
 }
 
-// A one-shot writer meets a reader before it takes the gate, and meets one behind the gate. It leaves no gate.
+// A one-shot writer may meet a reader before it takes the gate or from behind the gate. In neither case does it leave a
+// gate.
 func TestOneShotWriter(t *testing.T) {
 	inMemory(t, func(t *testing.T, w *world) {
 		r := w.lock(t, w.client(), reads())
@@ -474,8 +476,8 @@ func TestOneShotWriter(t *testing.T) {
 	})
 }
 
-// There are never more holders than permits. Newcomers claim the highest free slot, and all queue behind a waiter, even
-// while a slot is free that the first waiter does not know of.
+// There are never more holders than permits. Newcomers claim the highest free slot, but behind a waiter everyone
+// queues, even while a slot is free that the first waiter does not know about.
 func TestPermits(t *testing.T) {
 	inMemory(t, func(t *testing.T, w *world) {
 		one, two := w.lock(t, w.client(), permit(2)), w.lock(t, w.client(), permit(2))
@@ -499,7 +501,8 @@ func TestPermits(t *testing.T) {
 	})
 }
 
-// Of those that adopt a lock that was handed over, one gets it, with its token, and the others learn why not.
+// When several clients adopt a lock that was handed over, one gets it along with its token, and the others learn why
+// they did not.
 func TestAdopt(t *testing.T) {
 	inMemory(t, func(t *testing.T, w *world) {
 		giver := w.lock(t, w.client(), mutex())
@@ -534,7 +537,7 @@ func TestAdopt(t *testing.T) {
 	})
 }
 
-// A request is checked before any I/O.
+// A request is validated before any I/O.
 func TestRefusedRequests(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*call.Request)
@@ -563,7 +566,7 @@ func TestRefusedRequests(t *testing.T) {
 	}
 }
 
-// An unfit bucket, or a client that is closed, ends the requests of a call too, and its gate goes.
+// An unfit bucket or a closed client also ends a call's pending requests, and the call's gate is deleted.
 func TestWaitsEnd(t *testing.T) {
 	for name, tc := range map[string]struct {
 		happens func(c *client)
@@ -590,7 +593,7 @@ func TestWaitsEnd(t *testing.T) {
 	}
 }
 
-// A waiter endures an outage, and goes on when the server answers again.
+// A waiter survives an outage and carries on once the server answers again.
 func TestOutage(t *testing.T) {
 	inMemory(t, func(t *testing.T, w *world) {
 		held := w.lock(t, w.client(), mutex())

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) { kit.LeakCheck(m) }
 
 const ttl = 10 * time.Second
 
-// denying is a store whose server has refused a subject.
+// denying is a store whose server has denied a subject.
 type denying struct {
 	kvstore.KV
 	err error
@@ -32,7 +32,7 @@ type denying struct {
 
 func (d *denying) Denied(string) error { return d.err }
 
-// client bids for a lock in memory, over faults.
+// client bids for a lock in an in-memory bucket with injected faults.
 type client struct {
 	b      *bucket.Bucket
 	k      *keeper.Keeper
@@ -44,14 +44,14 @@ type client struct {
 
 func (c *client) RequestAnswered(err error) { c.heard = append(c.heard, err) }
 
-// bounded returns the context of an offer that should have ended long before.
+// bounded returns a context for an offer that should end long before the context does.
 func bounded(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// bid is a bid of the client for the mutex x.
+// bid returns a bid by the client for the mutex x.
 func (c *client) bid(change ...func(*claim.Bid)) *claim.Bid {
 	b := &claim.Bid{B: c.b, K: c.k, Caller: c, Draft: claim.Draft{
 		Name: "x", Keys: record.KeysOf(record.Mutex, "x"), Body: c.b.Body(record.StatusHeld, nil), TTL: ttl, Begun: c.b.Instant(),
@@ -62,7 +62,7 @@ func (c *client) bid(change ...func(*claim.Bid)) *claim.Bid {
 	return b
 }
 
-// entry is what the bucket has under a key.
+// entry returns the bucket's record under key.
 func (c *client) entry(t *testing.T, key string) record.Entry {
 	t.Helper()
 	e, err := c.others.Read(t.Context(), key, 0)
@@ -70,7 +70,7 @@ func (c *client) entry(t *testing.T, key string) record.Entry {
 	return e
 }
 
-// foreign has another client write a record under a key, and returns its revision.
+// foreign has another client write a record under key and returns the record's revision.
 func (c *client) foreign(t *testing.T, key string, expect uint64) uint64 {
 	t.Helper()
 	body := c.others.Body(record.StatusHeld, nil)
@@ -82,7 +82,7 @@ func (c *client) foreign(t *testing.T, key string, expect uint64) uint64 {
 	return revision
 }
 
-// inMemory runs fn with a client, and ends it when fn has returned.
+// inMemory runs fn with a client and closes the client when fn returns.
 func inMemory(t *testing.T, fn func(t *testing.T, c *client)) {
 	synctest.Test(t, func(t *testing.T) {
 		m := kvstore.NewMemory(kvstore.DefaultBucket)
@@ -102,7 +102,8 @@ func inMemory(t *testing.T, fn func(t *testing.T, c *client)) {
 	})
 }
 
-// A claim is one conditional write that the server acknowledges in time. The grant counts from its sending.
+// A claim is a single conditional write that the server acknowledges in time. The grant's validity counts from when the
+// write was sent.
 func TestGranted(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *client) {
 		c.f.OnSend(kit.At("lock take", faults.DelayAnswer(40*time.Millisecond)))
@@ -119,7 +120,8 @@ func TestGranted(t *testing.T) {
 	})
 }
 
-// A refused claim reports the record that has refused it. A blind one spares the read, and reports its revision.
+// A refused claim reports the record that stood in its way. A blind claim skips the read and reports only that record's
+// revision.
 func TestRefused(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *client) {
 		revision := c.foreign(t, "lock.x", 0)
@@ -138,7 +140,7 @@ func TestRefused(t *testing.T) {
 	})
 }
 
-// The tombstone that a claim finds is Free: the caller expects that revision next.
+// A claim that finds a tombstone ends in Free, and the caller expects the tombstone's revision next.
 func TestFree(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *client) {
 		revision := c.foreign(t, "lock.x", 0)
@@ -150,8 +152,8 @@ func TestFree(t *testing.T) {
 	})
 }
 
-// Any answer may be lost: a claim repeats its attempt under the same id, and one whose record is found in the bucket is
-// a grant as of its own sending.
+// Any reply may be lost, so a claim repeats its attempt under the same ID. If an attempt's record turns up in the
+// bucket, the claim is granted as of when that attempt was sent.
 func TestFoundInTheBucket(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *client) {
 		c.f.OnSend(kit.Between("lock take", 1, 1, faults.LoseAnswer))
@@ -167,7 +169,7 @@ func TestFoundInTheBucket(t *testing.T) {
 	})
 }
 
-// An attempt that never reached the server is followed by another one of the same claim.
+// When an attempt never reached the server, the same claim sends another one.
 func TestSentAgain(t *testing.T) {
 	for name, fate := range map[string]faults.Fate{
 		"lost":     faults.Drop,
@@ -188,8 +190,8 @@ func TestSentAgain(t *testing.T) {
 	}
 }
 
-// An acknowledgement that comes after the end of the attempt's own validity is no grant: the record is deleted, and a
-// new claim begins.
+// An acknowledgement that arrives after the attempt's own validity has ended grants nothing: the record is deleted and
+// a new claim begins.
 func TestAcknowledgedLate(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *client) {
 		b := c.bid(func(b *claim.Bid) { b.Draft.TTL = time.Second }) // it is valid for 900 ms
@@ -209,8 +211,8 @@ func TestAcknowledgedLate(t *testing.T) {
 	})
 }
 
-// A claim that is given up takes away what its unanswered attempt expects, so that a server that applies the attempt
-// later refuses it.
+// A claim that is given up invalidates what its unanswered attempt expects, so a server that applies the attempt later
+// must refuse it.
 func TestGivenUp(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *client) {
 		c.f.OnSend(kit.At("lock take", faults.Hold))
@@ -229,15 +231,15 @@ func TestGivenUp(t *testing.T) {
 	})
 }
 
-// The record of an attempt that is stored after its claim is over is deleted at exactly its revision, when its answer
-// comes, or without one when it appears.
+// A record stored after its claim is over is deleted at exactly its own revision, either when the reply arrives or,
+// without a reply, when the record appears.
 func TestOrphan(t *testing.T) {
 	for name, fate := range map[string]faults.Fate{"answered": faults.Delay(2 * time.Second), "unanswered": faults.Delay(2 * time.Second).Silent()} {
 		t.Run(name, func(t *testing.T) {
 			inMemory(t, func(t *testing.T, c *client) {
 				c.f.OnSend(func(_ int, w kvstore.Write) faults.Fate {
 					if w.Delete && w.Expect == 0 {
-						return faults.Drop // so what the attempt expects stays
+						return faults.Drop // so that what the attempt expects still holds
 					}
 					return kit.Between("lock take", 1, 1, fate)(0, w)
 				})
@@ -255,7 +257,7 @@ func TestOrphan(t *testing.T) {
 	}
 }
 
-// Anyone may forge a notification: only a read shows that the record of a claim that is over has appeared.
+// Anyone can forge a notification, so only a read shows that a finished claim's record has appeared.
 func TestOrphanForged(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *client) {
 		c.f.OnSend(func(_ int, w kvstore.Write) faults.Fate { return faults.Drop })
@@ -278,7 +280,7 @@ func TestOrphanForged(t *testing.T) {
 	})
 }
 
-// The expectation of a reader is about the gate: the server refuses one that arrives after it.
+// A reader's claim expects the gate to be unchanged, so the server refuses a claim that arrives after a new gate.
 func TestJoinBehindAGate(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *client) {
 		reader := func(b *claim.Bid) {
@@ -298,8 +300,8 @@ func TestJoinBehindAGate(t *testing.T) {
 	})
 }
 
-// A bucket without room takes no claim. A waiter that has a place gives that up to make room, and others try on until
-// there is room.
+// A full bucket accepts no claim. A waiter that has a place gives it up to make room, and everyone else keeps trying
+// until there is room.
 func TestFullBucket(t *testing.T) {
 	full := faults.Refuse(fmt.Errorf("%w: test", kvstore.ErrFull))
 	inMemory(t, func(t *testing.T, c *client) {
@@ -315,7 +317,7 @@ func TestFullBucket(t *testing.T) {
 	})
 }
 
-// A client whose renewals are late begins no claim, and goes on with one that may have a record.
+// A client whose renewals are late starts no new claim but continues one that may already have a record.
 func TestPostponed(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *client) {
 		c.b.Postpone(fmt.Errorf("%w: renewals first", bucket.ErrUnavailable))
@@ -328,8 +330,8 @@ func TestPostponed(t *testing.T) {
 	})
 }
 
-// What another attempt cannot mend ends a bid: a subject that the server forbids, a TTL that is over, a client that is
-// closed, an unfit bucket.
+// A bid ends when another attempt cannot help: the server forbids the subject, the requested time is over, the client
+// is closed, or the bucket is unfit.
 func TestHopeless(t *testing.T) {
 	for name, tc := range map[string]struct {
 		happens func(c *client, b *claim.Bid)
@@ -361,8 +363,8 @@ func TestHopeless(t *testing.T) {
 	}
 }
 
-// A resource that checks tokens has to see them rise: a grant below a revision that was acknowledged before is refused,
-// and its record deleted.
+// A resource that checks fencing tokens must see them rise, so a grant below an already acknowledged revision is
+// refused and its record deleted.
 func TestTokensBackwards(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *client) {
 		c.b.Acknowledged(1 << 60)
@@ -375,7 +377,8 @@ func TestTokensBackwards(t *testing.T) {
 	})
 }
 
-// A bid that turns to another slot closes its claim of the first one: a late answer must not become a second grant.
+// A bid that moves on to another slot closes its claim of the first one, because a late reply must not become a second
+// grant.
 func TestAnotherSlot(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *client) {
 		keys := record.KeysOf(record.Semaphore, "x")
@@ -398,7 +401,7 @@ func TestAnotherSlot(t *testing.T) {
 	})
 }
 
-// A claim may pass goroutines that have queued only for a while after the queue was seen empty.
+// A claim may overtake queued goroutines only for a short while after the queue was seen empty.
 func TestPassesForAWhile(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *client) {
 		revision := c.foreign(t, "lock.x", 0)

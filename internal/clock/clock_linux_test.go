@@ -13,8 +13,8 @@ import (
 	"github.com/natslock/locks/internal/clock"
 )
 
-// TestBootTime reads the clocks in a time namespace whose boot time is 1000 s
-// ahead, as on a machine that has been suspended for so long.
+// TestBootTime reads the clocks in a time namespace whose boot time is 1000 s ahead, as
+// if the machine had been suspended for that long.
 func TestBootTime(t *testing.T) {
 	const inside = "NATSLOCK_TIME_NAMESPACE"
 	if os.Getenv(inside) != "" {

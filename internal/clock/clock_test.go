@@ -23,7 +23,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// newClient makes a client whose clock is the given one; nil: the machine's.
+// newClient creates a client with the given clock, or with the machine's clock if now is
+// nil.
 func newClient(t *testing.T, kv kvstore.KV, cfg session.Config, now func() clock.Instant) *cohort.Client {
 	t.Helper()
 	b := bucket.New(kv, "", now)
@@ -31,7 +32,7 @@ func newClient(t *testing.T, kv kvstore.KV, cfg session.Config, now func() clock
 	t.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
-		_ = c.Close(ctx) // at once, although a test may leave locks held
+		_ = c.Close(ctx) // immediately, although a test may still hold locks
 	})
 	return c
 }
@@ -50,7 +51,7 @@ func newTestClient(t *testing.T, nc *nats.Conn, ttl time.Duration, now func() cl
 	return newClient(t, open(t, nc), session.Config{TTL: ttl}, now)
 }
 
-// two are two requests that exclude each other.
+// two is a pair of requests that exclude each other.
 type two struct {
 	name          string
 	first, second call.Request
@@ -62,13 +63,13 @@ var conflicts = []two{
 	{"reader before writer", call.Request{Name: "x", Kind: record.RW, Mode: record.Shared}, call.Request{Name: "x", Kind: record.RW}},
 }
 
-// next is the holding that gets the lock after the first, with the time of its grant.
+// next is the holding that gets the lock after the first one, and the time of its grant.
 type next struct {
 	l  cohort.Holding
 	at time.Time
 }
 
-// await queues for the lock.
+// await queues for the lock in the background and delivers the resulting holding.
 func await(t *testing.T, e *cohort.Client, req call.Request) <-chan next {
 	got := make(chan next, 1)
 	go func() {
@@ -78,12 +79,13 @@ func await(t *testing.T, e *cohort.Client, req call.Request) <-chan next {
 	}()
 	time.Sleep(100 * time.Millisecond)
 	_, waiting, _ := e.Held()
-	writes := req.Kind == record.RW && req.Mode == record.Exclusive // is behind the gate already
+	writes := req.Kind == record.RW && req.Mode == record.Exclusive // already behind its gate
 	require.True(t, writes || waiting == 1, "it does not wait")
 	return got
 }
 
-// drifting is a clock that counts rate nanoseconds in a true one, from now on.
+// drifting returns a clock that advances by rate nanoseconds per true nanosecond from now
+// on.
 func drifting(rate float64) func() clock.Instant {
 	begun := clock.Now()
 	return func() clock.Instant {
@@ -91,10 +93,10 @@ func drifting(rate float64) func() clock.Instant {
 	}
 }
 
-// TestClockRate has the clocks of two clients run wrong, one slow and one fast, and judges
-// by true time whether both believe to hold the lock. They never do, as long as their
-// clocks run no more than margin/T wrong. A clock that is slow by four times as much is
-// outside of the promise. Then the overlap shows: this test can fail.
+// TestClockRate runs the clocks of two clients at wrong rates, one slow and one fast, and
+// judges by true time whether both believe they hold the lock. They never do while their
+// rates are off by at most margin/T. A clock that is slow by four times as much is outside
+// the promise, and the overlap that it causes proves that this test can fail.
 func TestClockRate(t *testing.T) {
 	tier.Proof(t)
 	for _, c := range []struct {
@@ -108,7 +110,7 @@ func TestClockRate(t *testing.T) {
 	} {
 		for _, r := range []struct {
 			name    string
-			holder  float64 // in parts of the allowed rate
+			holder  float64 // as a multiple of the allowed rate
 			overlap bool
 		}{
 			{"holder slow", -1, false},
@@ -117,7 +119,7 @@ func TestClockRate(t *testing.T) {
 		} {
 			for _, who := range conflicts {
 				if c.ttl > time.Minute && who.first.Kind != record.Mutex {
-					continue // hours are dear even here, and there is no difference
+					continue // hours are expensive even here, and the kind makes no difference
 				}
 				t.Run(fmt.Sprintf("%v/%s/%s", c.ttl, r.name, who.name), func(t *testing.T) {
 					testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -152,10 +154,9 @@ func TestClockRate(t *testing.T) {
 	}
 }
 
-// machine is the clock of a machine that can be suspended beside others that go
-// on.
+// machine is the clock of a machine that can be suspended while others keep running.
 type machine struct {
-	counts bool // its clock counts suspend
+	counts bool // the clock counts suspended time
 
 	mu     sync.Mutex
 	slept  bool
@@ -186,10 +187,10 @@ func (m *machine) wake() {
 	}
 }
 
-// TestSuspendedHolder suspends the holder's machine for longer than its lease. With a clock
-// that counts suspend, the lock is lost at the first reading of the clock after the nap,
-// before the network is back. With a clock that does not, two clients believe to hold the
-// lock until the server answers the holder. The other clock is there to prevent that.
+// TestSuspendedHolder suspends the holder's machine for longer than its lease. If its clock
+// counts suspended time, the lock is lost at the first clock reading after the nap, before
+// the network is back. Otherwise two clients believe they hold the lock until the server
+// answers the holder, which is why clients use a clock that counts it.
 func TestSuspendedHolder(t *testing.T) {
 	for _, counts := range []bool{true, false} {
 		for _, who := range conflicts {
@@ -231,7 +232,7 @@ func TestSuspendedHolder(t *testing.T) {
 }
 
 // TestClockAsksAgain hides a suspend from the comparison of the wall clock with the
-// monotonic clock. The client's clock finds the suspend a little later all the same.
+// monotonic clock. The client's clock must still discover it a little later.
 func TestClockAsksAgain(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		before := clock.Now()
@@ -243,8 +244,8 @@ func TestClockAsksAgain(t *testing.T) {
 	})
 }
 
-// TestClockCountsSuspend suspends the machine itself: a lease counts the nap, by
-// the clock that an engine has when it is given none.
+// TestClockCountsSuspend suspends the machine itself and checks that a lease on the default
+// clock counts the nap.
 func TestClockCountsSuspend(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		e := newTestClient(t, s.Connect(), 10*time.Second, nil)
@@ -260,8 +261,8 @@ func TestClockCountsSuspend(t *testing.T) {
 		require.ErrorIs(t, cause, session.ErrLost)
 		require.Error(t, l.Context().Err())
 
-		// The context ends even when no caller asks for the status. Timers do not run
-		// during a nap.
+		// The context ends even if no caller asks for the status. Timers do not run during
+		// a nap.
 		l, err = e.Acquire(t.Context(), call.Request{Name: "y", Fixed: true})
 		require.NoError(t, err)
 		time.Sleep(2 * time.Second) // the renewer has nothing to do before the end

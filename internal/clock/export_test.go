@@ -13,11 +13,11 @@ func init() {
 	wallClock = func(t time.Time) int64 { return t.UnixNano() + naps.Load() }
 }
 
-// Nap makes the machine's clocks show the time after a suspend of d.
+// Nap advances the machine's clocks as if the machine had been suspended for d.
 func Nap(d time.Duration) { naps.Add(int64(d)) }
 
-// NapUnseen is a Nap after which the wall clock was set back by as much.
+// NapUnseen is like Nap, but the wall clock is then set back by d.
 func NapUnseen(d time.Duration) { unseen.Add(int64(d)) }
 
-// Suspended is how long the machine has been suspended.
+// Suspended returns how long the machine has been suspended.
 func Suspended() time.Duration { return time.Duration(suspended()) }

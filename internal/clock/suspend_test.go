@@ -21,9 +21,9 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// TestSuspended lets the machine sleep past the end of a lease, or lets the
-// renewer's goroutine not run for as long: its clock has gone on, its timers have
-// not. A call that comes before the renewer sees the end all the same.
+// TestSuspended suspends the machine past the end of a lease, or keeps the renewer's
+// goroutine from running for as long: the clock has advanced, but no timer has fired. A
+// call made before the renewer runs must still see the end.
 func TestSuspended(t *testing.T) {
 	const ttl = 10 * time.Second // valid for 9 s, renewed after 3.3 s
 	for _, tc := range []struct {
@@ -42,7 +42,7 @@ func TestSuspended(t *testing.T) {
 		{"release", 1500 * time.Millisecond, 8 * time.Second, func(t *testing.T, l cohort.Holding) {
 			require.ErrorIs(t, l.Release(t.Context()), session.ErrLost)
 		}},
-		// The renewal sent after 3.3 s, or a little less, would last until 12.3 s.
+		// The renewal sent at 3.3 s, or slightly earlier, would last until 12.3 s.
 		{"confirmation", 3500 * time.Millisecond, 6 * time.Second, func(t *testing.T, l cohort.Holding) {
 			time.Sleep(300 * time.Millisecond)
 			state, _, cause := l.Status()
@@ -81,7 +81,8 @@ func TestSuspended(t *testing.T) {
 	}
 }
 
-// A machine that suspends between the grant of a lease and its first holder admits nobody.
+// If the machine is suspended between the grant of a lease and its first admission, nobody
+// is admitted.
 func TestSuspendedBeforeAdmission(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		var asleep atomic.Int64
@@ -114,7 +115,8 @@ func TestSuspendedBeforeAdmission(t *testing.T) {
 	})
 }
 
-// TestSuspendedIdle: a machine that suspends past the end of an idle lease uses it no more.
+// TestSuspendedIdle checks that a machine suspended past the end of an idle lease does not
+// use that lease again.
 func TestSuspendedIdle(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		var asleep atomic.Int64

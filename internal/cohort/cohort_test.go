@@ -23,12 +23,12 @@ const (
 	noon = clock.Instant(12 * time.Hour) // when a test begins
 )
 
-// seen is what a client knows that has listed the queue, and the gate, from proven subscriptions.
+// seen returns what a client knows after it has listed the queue and the gate with proven subscriptions.
 func seen(at clock.Instant) *others {
 	return &others{queueIn: true, gateIn: true, proven: at, listedAt: at, gate: gateSeen{listedAt: at}}
 }
 
-// place is the place of another client.
+// place returns another client's place.
 func place(revision uint64, change ...func(*record.Entry)) record.Entry {
 	e := record.Entry{
 		Record: kvstore.Record{Key: "wait.x.other", Revision: revision, TTL: ttl},
@@ -42,12 +42,12 @@ func place(revision uint64, change ...func(*record.Entry)) record.Entry {
 
 func reads(e *record.Entry) { e.Mode = uint8(record.Shared) }
 
-// gate is the record of another client's writer.
+// gate returns the record of another client's writer.
 func gate(revision uint64) record.Entry {
 	return record.Entry{Record: kvstore.Record{Key: "gate.x", Revision: revision, TTL: ttl}, Body: record.Body{ID: "writer", Status: record.StatusHeld}}
 }
 
-// inMemory is a client of a bucket in memory, and of a clock that stands unless the test sets it.
+// inMemory returns a client of an in-memory bucket, and its clock, which only the test advances.
 func inMemory(t *testing.T, turn time.Duration, wrap ...func(kvstore.KV) kvstore.KV) (*Client, *atomic.Int64) {
 	now := new(atomic.Int64)
 	now.Store(int64(noon))
@@ -66,7 +66,7 @@ func inMemory(t *testing.T, turn time.Duration, wrap ...func(kvstore.KV) kvstore
 	return c, now
 }
 
-// granted is what a claim of the client has got at a revision.
+// granted returns the grant that a claim by c obtained at revision.
 func granted(c *Client, revision uint64) keeper.Granted {
 	return keeper.Granted{
 		Name: "x", Key: "lock.x", Revision: revision, Body: record.Body{ID: "me", Status: record.StatusHeld},
@@ -74,7 +74,7 @@ func granted(c *Client, revision uint64) keeper.Granted {
 	}
 }
 
-// newCohort is a cohort of a mutex, or of the readers of a lock.
+// newCohort opens a cohort of a mutex, or of a lock's readers if mode is Shared.
 func newCohort(c *Client, mode record.Mode) *cohort {
 	kind := record.Mutex
 	if mode == record.Shared {
@@ -83,7 +83,7 @@ func newCohort(c *Client, mode record.Mode) *cohort {
 	return c.lockOf(record.KeysOf(kind, "x")).open(group{mode: mode, ttl: ttl}, false)
 }
 
-// asks adds goroutines to a cohort, which wait.
+// asks adds n waiting goroutines to the cohort.
 func (k *cohort) asks(n int) (all []*holder) {
 	for range n {
 		k.asked++
@@ -94,7 +94,7 @@ func (k *cohort) asks(n int) (all []*holder) {
 	return all
 }
 
-// The FIFO is in the order in which the goroutines have asked, whenever they join it.
+// The FIFO follows the order in which goroutines asked, no matter when they join it.
 func TestFIFO(t *testing.T) {
 	for name, tc := range map[string]struct{ inserts, removes, left []uint64 }{
 		"in order":                   {[]uint64{1, 2, 3}, nil, []uint64{1, 2, 3}},
@@ -131,12 +131,13 @@ func TestFIFO(t *testing.T) {
 	}
 }
 
-// A client knows of no other waiter only by a list of the last second, from subscriptions that are in place.
+// A client may assume that nobody else waits only on the basis of a list from the last second, taken with subscriptions
+// in place.
 func TestOthers(t *testing.T) {
 	for name, tc := range map[string]struct {
 		since  func(*others)
 		later  time.Duration
-		writes standing // for those that write, or take a mutex
+		writes standing // for writers, or for a mutex
 		reads  standing
 	}{
 		"nobody":                   {func(*others) {}, 0, nobody, nobody},
@@ -215,7 +216,7 @@ func TestOthers(t *testing.T) {
 	require.Equal(t, unknown, none.standing(false, noon))
 }
 
-// A goroutine enters an idle lease only if its client has listed the queue within 5 s.
+// A goroutine enters an idle lease only if its client has listed the queue within the last 5 s.
 func TestOthersQuiet(t *testing.T) {
 	for name, tc := range map[string]struct {
 		since         func(*others)
@@ -238,7 +239,7 @@ func TestOthersQuiet(t *testing.T) {
 	}
 }
 
-// For a cohort, the other cohorts of its lock count as other clients do. Readers let readers pass.
+// A cohort treats the other cohorts of its lock like other clients. Readers let other readers pass.
 func TestStanding(t *testing.T) {
 	for name, tc := range map[string]struct {
 		of, other record.Mode
@@ -264,7 +265,7 @@ func TestStanding(t *testing.T) {
 	}
 }
 
-// The first goroutine gets a lease that it is owed, or in the turn, or while nobody else waits.
+// The first goroutine gets the lease if the lease is owed to it, during the turn, or while nobody else waits.
 func TestJudge(t *testing.T) {
 	place := func(o *others) { o.placeSeen(place(11), 0, noon) }
 	silent := func(o *others) { o.moved() }
@@ -273,7 +274,7 @@ func TestJudge(t *testing.T) {
 		mark   uint64 // 0: none
 		knows  func(*others)
 		later  time.Duration // after the grant; the turn lasts for 1 ms
-		joins  bool          // a reader that has just come
+		joins  bool          // a reader that has just arrived
 		served verdict
 	}{
 		"nobody else waits":            {served: handOn, later: ms},
@@ -308,7 +309,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// The turn of a lease begins with its grant. A negative one is none.
+// A lease's turn begins with its grant. A negative turn means no turn at all.
 func TestTurnBounded(t *testing.T) {
 	for turn, lasts := range map[time.Duration]time.Duration{ms: ms, 0: 0, -1: 0} {
 		k := (&lock{c: &Client{turn: turn}}).open(group{}, false)
@@ -316,14 +317,14 @@ func TestTurnBounded(t *testing.T) {
 	}
 }
 
-// A lease that was claimed without a ticket gets its mark when the first waiter outside of the cohort becomes
-// known. Those that asked while nobody else was known to wait, or not to wait, may have come after that one.
+// A lease that was claimed without a ticket is marked when the first waiter outside the cohort becomes known.
+// Goroutines that asked while the client could not tell whether anyone else waited may have come after that waiter.
 func TestMarked(t *testing.T) {
 	l := &lock{c: &Client{}, others: seen(noon)}
 	k := l.open(group{}, false)
 	tn := k.hold(nil, noon)
 	k.asks(2)
-	l.changed(noon) // by a list, which shows nobody
+	l.changed(noon) // after a list that shows nobody
 	k.asks(1)
 	require.False(t, tn.marked)
 	l.others.placeSeen(place(11), 0, noon)
@@ -339,7 +340,7 @@ func TestMarked(t *testing.T) {
 	require.EqualValues(t, 2, tn.mark, "set once")
 }
 
-// A holder is notified of goroutines of its client, and of other clients, that wait for what it has.
+// A holder is notified when other goroutines of its client, or other clients, wait for what it holds.
 func TestContended(t *testing.T) {
 	for name, tc := range map[string]struct {
 		mode      record.Mode
@@ -372,7 +373,7 @@ func TestContended(t *testing.T) {
 	}
 }
 
-// A lease goes on when a holder leaves it while others are inside, or while the first goroutine that waits may have it.
+// A lease continues after a holder leaves if others are still inside, or if the first waiting goroutine may have it.
 func TestGoesOn(t *testing.T) {
 	for name, tc := range map[string]struct {
 		has    func(*tenure)
@@ -396,8 +397,8 @@ func TestGoesOn(t *testing.T) {
 	}
 }
 
-// Goroutines are owed a lease up to the end of the FIFO when their ticket was sent. If it is a claim from before the
-// ticket, whose answer was lost, they are up to its end when the seeker began.
+// Goroutines are owed a lease if they were in the FIFO when its ticket was sent. If the lease comes from an earlier
+// claim whose reply was lost, it is owed only to those in the FIFO when the seeker began.
 func TestSeekerGranted(t *testing.T) {
 	const ticket = 20
 	for name, tc := range map[string]struct {
@@ -425,7 +426,7 @@ func TestSeekerGranted(t *testing.T) {
 	}
 }
 
-// sending is a store that calls a function before each write.
+// sending is a store that calls fn before each write.
 type sending struct {
 	kvstore.KV
 	fn func(kvstore.Write)
@@ -436,7 +437,7 @@ func (s *sending) Send(w kvstore.Write, done func(kvstore.Answer)) (func(), erro
 	return s.KV.Send(w, done)
 }
 
-// The seeker gets a lease that nobody waits for any more. It is deleted at once.
+// A lease that is granted after its last waiter has left is deleted immediately.
 func TestSeekerUnwanted(t *testing.T) {
 	kv := &sending{}
 	c, now := inMemory(t, 0, func(inner kvstore.KV) kvstore.KV { kv.KV = inner; return kv })
@@ -448,7 +449,7 @@ func TestSeekerUnwanted(t *testing.T) {
 		defer c.mu.Unlock()
 		if k.fifo.n > 0 { // the claim
 			k.fifo.remove(k.fifo.first)
-			k.seeker = nil // without a cancellation: the answer comes first
+			k.seeker = nil // not cancelled, because the reply comes first
 		}
 	}
 	c.mu.Lock()
@@ -461,7 +462,7 @@ func TestSeekerUnwanted(t *testing.T) {
 	require.Zero(t, c.s.Held())
 }
 
-// hooked is the context of a user, which calls fn when one that is derived from it ends.
+// hooked is a user's context that calls fn when a context derived from it ends.
 type hooked struct {
 	context.Context
 	fn *func()
@@ -474,7 +475,7 @@ func (h hooked) Value(key any) any {
 	return h.Context.Value(key)
 }
 
-// The turn may end while a holder leaves. The lease is released, and not left to run out.
+// The turn may end while a holder leaves. The lease must then be released rather than left to expire.
 func TestReleasedAfterTheTurn(t *testing.T) {
 	c, now := inMemory(t, ms)
 	k := newCohort(c, record.Exclusive)
@@ -489,9 +490,9 @@ func TestReleasedAfterTheTurn(t *testing.T) {
 	k.lock.others = seen(noon)
 	k.lock.others.placeSeen(place(11), 0, noon)
 	waits := k.asks(1)[0]
-	k.seeker = &seeker{cohort: k} // another one is not started
+	k.seeker = &seeker{cohort: k} // so that no other seeker starts
 	ends = func() { now.Store(int64(noon.Add(ms))) }
-	_ = h.Release(t.Context()) // the bucket does not have the record
+	_ = h.Release(t.Context()) // the bucket does not contain the record
 	require.Equal(t, noon.Add(ms), c.b.Instant())
 	require.True(t, waits.waits, "behind the others")
 	require.Empty(t, k.tenures)
@@ -499,8 +500,8 @@ func TestReleasedAfterTheTurn(t *testing.T) {
 	k.fifo.remove(waits)
 }
 
-// An idle lease is given up when another client queues, and when a goroutine asks that it cannot serve. Nobody enters it
-// after that.
+// An idle lease is given up when another client queues, or when a goroutine that it cannot serve asks for the lock.
+// After that, nobody enters it.
 func TestIdleRecalled(t *testing.T) {
 	for name, tc := range map[string]struct {
 		mode     record.Mode
@@ -537,8 +538,8 @@ func TestIdleRecalled(t *testing.T) {
 	}
 }
 
-// A goroutine that is let into an idle lease takes it out of those that are idle: it is not recalled when their time
-// is over.
+// A goroutine that enters an idle lease takes it off the idle list, so the lease is not recalled when its idle time
+// ends.
 func TestIdleIsEntered(t *testing.T) {
 	c, now := inMemory(t, ms)
 	var tn *tenure
@@ -560,7 +561,7 @@ func TestIdleIsEntered(t *testing.T) {
 	require.False(t, tn.over)
 }
 
-// A cohort without a founder, a FIFO, a seeker and a lease is forgotten, and a lock without cohorts too.
+// A cohort without a founder, FIFO, seeker or lease is forgotten, and so is a lock without cohorts.
 func TestForgotten(t *testing.T) {
 	c, _ := inMemory(t, 0)
 	req := call.Request{Kind: record.Mutex, Name: "x"}
@@ -574,7 +575,8 @@ func TestForgotten(t *testing.T) {
 	require.Empty(t, c.lone)
 }
 
-// A holder that nobody else waits for keeps no lock and no cohort. The next goroutine that asks finds them as they were.
+// A holder that nobody else waits for keeps neither a lock nor a cohort in memory. The next goroutine that asks finds
+// them as they were.
 func TestFold(t *testing.T) {
 	c, _ := inMemory(t, ms)
 	c.mu.Lock()

@@ -27,26 +27,26 @@ const (
 	ttl = 10 * time.Second
 	ms  = time.Millisecond
 
-	limit = 10 * time.Minute // of a wait that should have ended before
+	limit = 10 * time.Minute // for a wait that should have ended earlier
 )
 
-// client is a client of a bucket in memory, over faults.
+// client is a client of an in-memory bucket with injected faults.
 type client struct {
 	*cohort.Client
 	b *bucket.Bucket
 	f *faults.Store
 
-	claims atomic.Int64 // the writes that were no renewals
+	claims atomic.Int64 // writes other than renewals
 }
 
-// world makes the clients of a bucket.
+// world creates the clients of a bucket.
 type world struct{ *kit.World }
 
 func inMemory(t *testing.T, fn func(t *testing.T, w *world)) {
 	kit.InWorld(t, func(t *testing.T, w *kit.World) { fn(t, &world{w}) })
 }
 
-// client returns a client whose leases have this turn.
+// client returns a client whose leases have the given turn.
 func (w *world) client(turn time.Duration) *client {
 	c := &client{f: w.Store()}
 	c.b = bucket.New(c.f, "", nil)
@@ -61,7 +61,7 @@ func (w *world) client(turn time.Duration) *client {
 	return c
 }
 
-// goroutine is one that wants a lock.
+// goroutine is a goroutine that wants a lock.
 type goroutine struct {
 	cohort.Holding
 	err    error
@@ -70,7 +70,7 @@ type goroutine struct {
 	cancel context.CancelFunc
 }
 
-// over reports whether Acquire has returned, when nothing else happens.
+// over reports whether Acquire has returned once every goroutine is blocked.
 func (g *goroutine) over() bool {
 	synctest.Wait()
 	select {
@@ -100,7 +100,7 @@ func linger(r *call.Request) { r.Linger = time.Minute }
 func reads(r *call.Request)  { r.Kind, r.Mode = record.RW, record.Shared }
 func writes(r *call.Request) { r.Kind = record.RW }
 
-// ask begins an Acquire.
+// ask starts an Acquire in the background.
 func (w *world) ask(c *client, change ...func(*call.Request)) *goroutine {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	g := &goroutine{done: make(chan struct{}), cancel: cancel}
@@ -113,7 +113,7 @@ func (w *world) ask(c *client, change ...func(*call.Request)) *goroutine {
 	return g
 }
 
-// lock is ask for a lock that is granted in time.
+// lock is like ask but waits until the lock is granted.
 func (w *world) lock(t *testing.T, c *client, change ...func(*call.Request)) *goroutine {
 	t.Helper()
 	g := w.ask(c, change...)
@@ -122,8 +122,8 @@ func (w *world) lock(t *testing.T, c *client, change ...func(*call.Request)) *go
 	return g
 }
 
-// The goroutines of a client are served in the order in which they asked. They share one lease, which goes from one to
-// the next without a message, each after the context of the one before has ended.
+// A client's goroutines are served in the order in which they asked. They share one lease, which passes from one to the
+// next without a message, each time after the previous holder's context has ended.
 func TestOneLease(t *testing.T) {
 	inMemory(t, func(t *testing.T, w *world) {
 		c := w.client(time.Minute)
@@ -154,8 +154,8 @@ func TestOneLease(t *testing.T) {
 	})
 }
 
-// While another client waits, a lease serves the goroutines that had asked before it queued, and then goes to that
-// client. Those that asked later queue behind it.
+// While another client waits, a lease serves the goroutines that asked before that client queued and then goes to that
+// client. Goroutines that asked later queue behind it.
 func TestOwed(t *testing.T) {
 	inMemory(t, func(t *testing.T, w *world) {
 		c, other := w.client(0), w.client(0)
@@ -176,7 +176,7 @@ func TestOwed(t *testing.T) {
 	})
 }
 
-// The turn of a lease lets goroutines enter that came while another client was queued, until it is over.
+// During a lease's turn, even goroutines that arrive after another client has queued may enter.
 func TestTurn(t *testing.T) {
 	inMemory(t, func(t *testing.T, w *world) {
 		c, other := w.client(time.Minute), w.client(0)
@@ -200,7 +200,7 @@ func TestTurn(t *testing.T) {
 	})
 }
 
-// A one-shot acquire founds beside the others, and never joins the FIFO: it says who holds the lock.
+// A one-shot acquire makes a claim alongside the others and never joins the FIFO. It reports who holds the lock.
 func TestOneShotBeside(t *testing.T) {
 	inMemory(t, func(t *testing.T, w *world) {
 		c := w.client(0)
@@ -220,8 +220,8 @@ func TestOneShotBeside(t *testing.T) {
 	})
 }
 
-// The founder has asked before all others. If it is refused, it joins the FIFO before those that came meanwhile, and the
-// seeker goes on with its claim.
+// The founder asked before everyone else. If its claim is refused, it joins the FIFO ahead of those that came in the
+// meantime, and the seeker continues the claim.
 func TestFounderFirst(t *testing.T) {
 	inMemory(t, func(t *testing.T, w *world) {
 		c := w.client(time.Minute)
@@ -240,7 +240,7 @@ func TestFounderFirst(t *testing.T) {
 	})
 }
 
-// A goroutine that gives up leaves the others where they are. With the last one the place goes too.
+// A goroutine that gives up leaves the others where they are. When the last one gives up, the place is deleted.
 func TestGivesUp(t *testing.T) {
 	inMemory(t, func(t *testing.T, w *world) {
 		foreign := w.lock(t, w.client(0))
@@ -261,7 +261,7 @@ func TestGivesUp(t *testing.T) {
 	})
 }
 
-// Readers of a client share a lease, until a writer is known to wait.
+// A client's readers share a lease until a writer is known to wait.
 func TestReadersShare(t *testing.T) {
 	inMemory(t, func(t *testing.T, w *world) {
 		c, other := w.client(0), w.client(0)
@@ -286,7 +286,7 @@ func TestReadersShare(t *testing.T) {
 	})
 }
 
-// The cohort of a semaphore has up to as many leases as there are permits, and one place.
+// A semaphore's cohort has one place and at most as many leases as there are permits.
 func TestPermits(t *testing.T) {
 	permit := func(r *call.Request) { r.Kind, r.Permits = record.Semaphore, 2 }
 	inMemory(t, func(t *testing.T, w *world) {
@@ -315,8 +315,9 @@ func TestPermits(t *testing.T) {
 	})
 }
 
-// A lease lingers when its last holder has asked for that: the next goroutine is inside without a message. The client
-// gives it up when another client queues, when a goroutine asks that it cannot serve, and when its time is over.
+// A lease lingers if its last holder asked for it, and the next goroutine then enters without a message. The client
+// gives the lease up when another client queues, when a goroutine that it cannot serve asks, and when the linger time
+// is over.
 func TestLinger(t *testing.T) {
 	idle := func(t *testing.T, w *world) *client {
 		c := w.client(0)
@@ -350,7 +351,7 @@ func TestLinger(t *testing.T) {
 		other := w.lock(t, c, func(r *call.Request) { r.TTL = 2 * ttl })
 		require.Equal(t, time.Second, other.at)
 	})
-	inMemory(t, func(t *testing.T, w *world) { // listed more than 5 s ago: a goroutine waits for a list
+	inMemory(t, func(t *testing.T, w *world) { // the last list is more than 5 s old, so a goroutine waits for a new one
 		c := idle(t, w)
 		time.Sleep(20 * time.Second)
 		reads := make(chan string, 10)
@@ -360,7 +361,7 @@ func TestLinger(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		w.lock(t, c, linger, once).release(t)
 	})
-	inMemory(t, func(t *testing.T, w *world) { // a one-shot acquire claims the lock if the list has no answer
+	inMemory(t, func(t *testing.T, w *world) { // a one-shot acquire claims the lock if the list gets no reply
 		c := idle(t, w)
 		time.Sleep(20 * time.Second)
 		claims, failed := c.claims.Load(), 0
@@ -380,8 +381,8 @@ func TestLinger(t *testing.T) {
 	})
 }
 
-// A break ends the lease of its holder, which may be late to leave. The waiters get another lease, once the broken record
-// is deleted.
+// A break ends the holder's lease, although the holder may be slow to leave. The waiters get another lease once the
+// broken record is deleted.
 func TestBroken(t *testing.T) {
 	inMemory(t, func(t *testing.T, w *world) {
 		c := w.client(time.Minute)
@@ -405,7 +406,7 @@ func TestBroken(t *testing.T) {
 	})
 }
 
-// The handle of a holder that was dropped lets the lease run out. The waiters of the client get another one then.
+// When a holder's handle is dropped, its lease runs out, and the client's waiters then get another one.
 func TestDroppedHandle(t *testing.T) {
 	inMemory(t, func(t *testing.T, w *world) {
 		c := w.client(time.Minute)
@@ -423,8 +424,7 @@ func TestDroppedHandle(t *testing.T) {
 	})
 }
 
-// A lock that is handed over is adopted by another client under the same token. The waiters of its first client seek
-// another lease.
+// Another client adopts a lock that was handed over and keeps its token. The first client's waiters seek another lease.
 func TestHandOver(t *testing.T) {
 	inMemory(t, func(t *testing.T, w *world) {
 		c, heir := w.client(time.Minute), w.client(0)
@@ -448,7 +448,7 @@ func TestHandOver(t *testing.T) {
 	})
 }
 
-// A holder is told when a goroutine or another client waits for what it has, and only then.
+// A holder is told only when another goroutine or client waits for what it holds.
 func TestContendedChannel(t *testing.T) {
 	told := func(g *goroutine) bool {
 		synctest.Wait()
@@ -479,8 +479,8 @@ func TestContendedChannel(t *testing.T) {
 	}
 }
 
-// A lease with a cooldown, an end, or no renewal is for one goroutine, and one of a client without turns too: each other
-// goroutine queues by itself.
+// A lease with a minimum hold, without renewals or for a patient request serves a single goroutine, as does every lease
+// of a client without turns. The other goroutines each queue on their own.
 func TestPrivate(t *testing.T) {
 	for name, change := range map[string]func(*call.Request){
 		"minimum hold": func(r *call.Request) { r.MinHold = ms },
@@ -509,7 +509,7 @@ func TestPrivate(t *testing.T) {
 	}
 }
 
-// A client takes no name for two kinds of locks: they would be two locks.
+// A client refuses to use one name for two kinds of lock, because these would be separate locks.
 func TestOneKind(t *testing.T) {
 	inMemory(t, func(t *testing.T, w *world) {
 		c := w.client(0)
@@ -523,8 +523,8 @@ func TestOneKind(t *testing.T) {
 	})
 }
 
-// Close ends the waiters, waits for the holders, and returns the names still held. Another Close waits for the first, and
-// cuts it short.
+// Close ends the waiters, waits for the holders and returns the names still held. A second Close waits for the first,
+// but cuts it short when its own context ends.
 func TestClose(t *testing.T) {
 	inMemory(t, func(t *testing.T, w *world) {
 		c := w.client(0)
@@ -551,7 +551,7 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// A seeker that fails fails all who wait, with its error.
+// When the seeker fails, everyone who waits fails with its error.
 func TestAllFail(t *testing.T) {
 	inMemory(t, func(t *testing.T, w *world) {
 		w.lock(t, w.client(0))

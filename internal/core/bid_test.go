@@ -9,7 +9,7 @@ import (
 	"github.com/natslock/locks/internal/clock"
 )
 
-// TestBid: what an attempt has come to decides the bid, or says how it is repeated.
+// TestBid checks whether the outcome of an attempt decides the bid and, if it does not, how the attempt is repeated.
 func TestBid(t *testing.T) {
 	type came struct {
 		outcome   Outcome
@@ -52,7 +52,7 @@ func TestBid(t *testing.T) {
 	}
 }
 
-// TestBidCrowded: a waiter whose claim has no room again and again gives up its place, which makes some.
+// TestBidCrowded checks that a waiter whose claims keep finding no room gives up its place, which makes some.
 func TestBidCrowded(t *testing.T) {
 	b := Bid{Placed: true}
 	b.Begin(followBegun)
@@ -73,7 +73,8 @@ func TestBidCrowded(t *testing.T) {
 	}
 }
 
-// TestBidLeaderless: a stream without a leader is endured for a time, which goes on in the next offer.
+// TestBidLeaderless checks that a bid tolerates a stream without a leader for a limited time only, and that the time
+// keeps running in the next offer.
 func TestBidLeaderless(t *testing.T) {
 	var b Bid
 	at := followBegun
@@ -87,8 +88,9 @@ func TestBidLeaderless(t *testing.T) {
 	require.Zero(t, b.Begun, "an answer ends that time")
 }
 
-// TestBidUnmapped: a subject that nobody takes counts as unmapped when the stream has had a leader at all attempts of a
-// while. The first one may have met a change of leaders. The next offer goes on with that while.
+// TestBidUnmapped checks that a subject without responders is treated as unmapped only after the stream has had a
+// leader at every attempt for a while, because the first attempt may have met a change of leader. The period carries
+// over to the next offer.
 func TestBidUnmapped(t *testing.T) {
 	later := followBegun.Add(learnFor)
 	for _, once := range []bool{false, true} {
@@ -113,8 +115,8 @@ func TestBidUnmapped(t *testing.T) {
 	require.Equal(t, Undecided, b.AttemptEnded(Again, Unmapped, 0, later).Decided, "the server has answered meanwhile")
 }
 
-// TestBidBackoffs: tries in a row that have no answer are further and further apart. An attempt that was
-// acknowledged too late is repeated at once, but not forever.
+// TestBidBackoffs checks that the pauses between unanswered attempts grow, and that an attempt acknowledged too late is
+// repeated immediately, but not forever.
 func TestBidBackoffs(t *testing.T) {
 	var b Bid
 	b.Begin(followBegun)
@@ -142,7 +144,7 @@ func TestBidBackoffs(t *testing.T) {
 	}
 }
 
-// TestBidPatience: each join after one without an answer waits longer for its own, up to a bound.
+// TestBidPatience checks that each join after an unanswered one waits longer for its reply, up to a bound.
 func TestBidPatience(t *testing.T) {
 	b := Bid{Guarded: true}
 	b.Begin(followBegun)
@@ -157,8 +159,8 @@ func TestBidPatience(t *testing.T) {
 	require.EqualValues(t, 1, b.Patience(), "a one-shot")
 }
 
-// TestBidPasses: a claim that rests on a look at the queue is not repeated once that look is too old. A
-// mutex without a record has no queue; a slot may have one.
+// TestBidPasses checks that a claim based on a look at the queue is not repeated once that look is too old. A mutex
+// without a record has no queue, but a slot may have one.
 func TestBidPasses(t *testing.T) {
 	until := followBegun.Add(100 * time.Millisecond)
 	for _, c := range []struct {

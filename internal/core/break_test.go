@@ -9,14 +9,15 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// TestBreak: what an operator's break makes of what it reads. The leader has stored up to revision 20.
+// TestBreak checks which step an operator's break takes after each read. The leader has stored revisions up
+// to 20.
 func TestBreak(t *testing.T) {
 	mine, other := stored(10, "me", 1, record.StatusHeld), stored(12, "you", 1, record.StatusHeld)
 	broken := stored(11, "me", 1, record.StatusBroken)
 	for _, c := range []struct {
 		name  string
 		now   bool
-		found []record.Entry // one after the other
+		found []record.Entry // in the order of the reads
 		want  []BreakStep
 	}{
 		{"its record", false, []record.Entry{mine}, []BreakStep{BreakWrite}},
@@ -40,7 +41,8 @@ func TestBreak(t *testing.T) {
 	}
 }
 
-// TestBreakEmpty: the leader's word that there is nothing counts as of a state that contains what was read.
+// TestBreakEmpty checks that an empty key proves the claim is gone only if the leader's state contains what
+// was read.
 func TestBreakEmpty(t *testing.T) {
 	mine := stored(10, "me", 1, record.StatusHeld)
 	b := &Break{ID: "me"}
@@ -50,7 +52,7 @@ func TestBreakEmpty(t *testing.T) {
 	require.Equal(t, BreakWrite, (&Break{ID: "me", AsOf: 11}).RecordRead(mine, true, 10))
 }
 
-// TestBreakWrote: a refused break follows the holder that has renewed.
+// TestBreakWrote checks that a refused break follows a holder that has renewed its record.
 func TestBreakWrote(t *testing.T) {
 	b := &Break{ID: "me"}
 	require.Equal(t, BreakDone, b.WriteAnswered(Answer{Revision: 11}, 10, 20))
@@ -64,7 +66,7 @@ func TestBreakWrote(t *testing.T) {
 	require.EqualValues(t, 20, b.AsOf)
 }
 
-// TestBrokenFor: a broken record lives for as long as its holder may believe in it.
+// TestBrokenFor checks that a broken record lives for as long as its holder may still believe in it.
 func TestBrokenFor(t *testing.T) {
 	begin := time.Unix(1_000, 0)
 	e := stored(10, "me", 1, record.StatusHeld)
