@@ -15,26 +15,26 @@ import (
 
 // trial plays the events of one claim, named "mine", in the order in which they happen:
 //
-//	c.at(0).sends(0)                          // attempt 1 is sent at 0 s, and expects 0
-//	c.at(2).sends(0)                          // attempt 2, since there is no answer
+//	c.at(0).sends(0)                          // attempt 1, sent at 0 s, expects 0
+//	c.at(2).sends(0)                          // attempt 2, because there is no reply
 //	c.refuses(2, 7).judged("refused by 7")    // attempt 2 is refused: the key is at revision 7
-//	c.finds(own(7, 1)).is("granted 1 at 7")   // record 7 is that of attempt 1
+//	c.finds(own(7, 1)).is("granted 1 at 7")   // record 7 was written by attempt 1
 //
-// Each attempt is valid for 9 s. Answers wait until they are judged, in the order in which they came.
-// When the claim is over, no answer is judged any more:
+// Each attempt is valid for 9 s. Replies are queued until they are judged, in order of arrival. Once the
+// claim is over, no reply is judged any more:
 //
-//	c.closes(1).over("open 2")                // attempt 2 has no answer
-//	c.acknowledges(2, 8).over("delete 8")     // its record is to be deleted
+//	c.closes(1).over("open 2")                // attempt 2 has no reply
+//	c.acknowledges(2, 8).over("delete 8")     // its record must be deleted
 type trial struct {
 	t     *testing.T
 	claim Claim
 	now   clock.Instant
-	floor uint64 // the highest revision that is known
-	group bool   // there are replicas, so a leader that was deposed may answer
-	said  string // what the core has said to the last event
+	floor uint64 // the highest known revision
+	group bool   // there are replicas, so a deposed leader may reply
+	said  string // the core's response to the last event
 }
 
-// valid is for how long an attempt is.
+// valid is how long an attempt is valid.
 const valid = 9 * time.Second
 
 func newTrial(t *testing.T) *trial {
@@ -48,7 +48,7 @@ func (c *trial) at(seconds int) *trial {
 	return c
 }
 
-// justBefore is the last instant before that.
+// justBefore sets the time to the last instant before seconds.
 func (c *trial) justBefore(seconds int) *trial {
 	c.at(seconds).now--
 	return c
@@ -71,15 +71,15 @@ func (c *trial) acknowledges(n int, revision uint64) *trial {
 	return c.answers(n, Answer{Revision: revision})
 }
 
-// refuses: the key has the revision last; 0: none.
+// refuses delivers a refusal: the key is at revision last, or empty if last is 0.
 func (c *trial) refuses(n int, last uint64) *trial {
 	return c.answers(n, Answer{Refusal: Conflict, Last: last})
 }
 
-// fails: the answer is none of these two.
+// fails delivers any other reply.
 func (c *trial) fails(n int, why Refusal) *trial { return c.answers(n, Answer{Refusal: why}) }
 
-// judged judges the next answer.
+// judged judges the next reply.
 func (c *trial) judged(want string) *trial {
 	c.t.Helper()
 	r, more := c.claim.Next()
@@ -88,14 +88,15 @@ func (c *trial) judged(want string) *trial {
 	return c.is(want)
 }
 
-// finds: a record is read, as of the revision that has refused the newest attempt.
+// finds delivers the record that was read, as of the revision that refused the newest attempt.
 func (c *trial) finds(e record.Entry) *trial {
 	c.said = told(c.claim.RecordRead(e, c.now))
 	return c
 }
 
-// closes: the claim is over, by the grant of attempt n; 0: it is given up. The core says what is to be
-// deleted, which attempts are still open, and whether the granted one was "found".
+// closes ends the claim with the grant of attempt n, or gives it up if n is 0. The core lists the
+// records to delete and the attempts still open, and adds "found" if the granted attempt's record was
+// found by a read.
 func (c *trial) closes(n int) *trial {
 	unwanted, open, found := c.claim.Close(n)
 	var all []string
@@ -114,7 +115,8 @@ func (c *trial) closes(n int) *trial {
 	return c
 }
 
-// over requires what the core says of a claim that is over: no answer is left to be judged.
+// over requires the core's response to the last event of a claim that is over, and that no reply is left
+// to be judged.
 func (c *trial) over(want string) *trial {
 	c.t.Helper()
 	_, more := c.claim.Next()
@@ -122,14 +124,14 @@ func (c *trial) over(want string) *trial {
 	return c.is(want)
 }
 
-// is requires what the core says to the last event.
+// is requires the core's response to the last event.
 func (c *trial) is(want string) *trial {
 	c.t.Helper()
 	require.Equal(c.t, want, c.said)
 	return c
 }
 
-// told is a verdict in the words of the tests.
+// told puts a verdict into the words of these tests.
 func told(v Verdict) string {
 	said := [...]string{
 		Undecided: "nothing", Granted: fmt.Sprintf("granted %d at %d", v.N, v.Revision), Again: "again", Free: "free",
@@ -141,21 +143,21 @@ func told(v Verdict) string {
 	return said
 }
 
-// own is a record of the claim, as attempt n writes it.
+// own returns the claim's record as attempt n writes it.
 func own(revision uint64, n int) record.Entry { return recordOf("mine", revision, n) }
 
 func recordOf(id string, revision uint64, n int) record.Entry {
 	return record.Entry{Record: kvstore.Record{Revision: revision}, Body: record.Body{ID: id, Status: record.StatusHeld, Attempt: n}}
 }
 
-// with is the record with another status.
+// with returns the record with another status.
 func with(e record.Entry, s record.Status) record.Entry {
 	e.Status = s
 	return e
 }
 
-// A claim is granted by the acknowledgement of one of its attempts, or by the record that one of
-// them has left, in time.
+// A claim is granted if, in time, one of its attempts is acknowledged or a record left by one of them is
+// found.
 func TestClaimJudged(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -267,7 +269,7 @@ func TestClaimJudged(t *testing.T) {
 			c.at(2).sends(0)
 			c.refuses(2, 8).judged("refused by 8")
 			c.finds(with(own(8, 1), record.StatusBroken)).is("lost, delete 8")
-			// Its acknowledgement is late. The record has been replaced.
+			// The acknowledgement is late, and the record has been replaced.
 			c.closes(0).is("open 1")
 			c.acknowledges(1, 7).over("delete 7")
 		}},
@@ -302,7 +304,7 @@ func TestClaimJudged(t *testing.T) {
 			for _, n := range []int{-1, 0, 3} { // attempts that were never made
 				c.finds(own(7, n)).is("busy")
 			}
-			c.finds(own(7, 2)).is("busy") // one server refuses for good
+			c.finds(own(7, 2)).is("busy") // a single server's refusal is final
 			c.finds(own(7, 1)).is("granted 1 at 7")
 		}},
 		{"one that was not sent", func(c *trial) {
@@ -365,7 +367,7 @@ func TestClaimJudged(t *testing.T) {
 			c.floor = 10
 			c.sends(0)
 			c.acknowledges(2, 10).judged("backwards, delete 10")
-			c.acknowledges(1, 10).judged("granted 1 at 10") // none above it was known when it was sent
+			c.acknowledges(1, 10).judged("granted 1 at 10") // no higher revision was known when it was sent
 		}},
 		{"a token that is found goes backwards", func(c *trial) {
 			c.floor = 10
@@ -378,11 +380,12 @@ func TestClaimJudged(t *testing.T) {
 	}
 }
 
-// TestClaimAdopts: an adoption counts before the end of the record that it replaces only.
+// TestClaimAdopts checks that an adoption is valid only if it is acknowledged before the record that it
+// replaces ends.
 func TestClaimAdopts(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		at   int // seconds, of the acknowledgement
+		at   int // when it is acknowledged, in seconds
 		want Outcome
 	}{
 		{"before the end of the record that it replaces", 4, Granted},
@@ -406,8 +409,8 @@ func TestClaimAdopts(t *testing.T) {
 	}
 }
 
-// The acknowledgement of an attempt of a claim that is over has its record deleted, once, and grants
-// nothing.
+// Once a claim is over, an acknowledged attempt is granted nothing, and its record is deleted exactly
+// once.
 func TestClaimOver(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -469,8 +472,8 @@ func TestClaimOver(t *testing.T) {
 	}
 }
 
-// A record that a notification shows is unwanted if an attempt has left it that was not granted, and
-// the claim is over.
+// A record shown by a notification is unwanted if the claim is over and the record was left by an
+// attempt that was not granted.
 func TestClaimUnwanted(t *testing.T) {
 	c := newTrial(t)
 	c.sends(0).sends(0).sends(0)
@@ -499,12 +502,12 @@ func TestClaimUnwanted(t *testing.T) {
 	}
 }
 
-// A claim takes no room as long as each of its attempts was refused for good.
+// A claim has taken up no room if every one of its attempts was refused for good.
 func TestClaimUnwritten(t *testing.T) {
 	for _, tc := range []struct {
 		name         string
 		answer       Answer
-		alone, group bool // unwritten, where one server only may answer and where several may
+		alone, group bool // unwritten if only one server can reply, and if several can
 	}{
 		{"full", Answer{Refusal: Full}, true, false},
 		{"in flight", Answer{Refusal: InFlight}, true, false},
@@ -534,14 +537,15 @@ func TestClaimUnwritten(t *testing.T) {
 	}
 }
 
-// A claim of a few attempts in every order of events: each answer, before the others or after them, in
-// time or late, and after the claim is over, and each record that a read may find. In all of them:
+// TestClaimInEveryOrder plays a claim of a few attempts through every order of events: each reply before or
+// after the others, in time or late, or after the claim is over, and each record that a read may find. In all
+// of them:
 //
-//   - One attempt is granted at most. It is valid by then, counted from its own sending, its revision is
-//     above those that were known, and the server has not refused it for good.
+//   - At most one attempt is granted. It is still valid at that moment, counted from when it was sent, its
+//     revision is above all known ones, and the server has not refused it for good.
 //   - An attempt that is acknowledged, or found, in time is granted.
-//   - When the claim is over, one deletion follows from the acknowledgement of each attempt but the
-//     granted one. No other record is deleted.
+//   - Once the claim is over, the acknowledgement of every attempt except the granted one leads to exactly
+//     one deletion. No other record is deleted.
 func TestClaimInEveryOrder(t *testing.T) {
 	for _, o := range []orders{
 		{name: "one attempt", most: 1, answers: allAnswers},
@@ -567,24 +571,24 @@ func TestClaimInEveryOrder(t *testing.T) {
 	}
 }
 
-// orders goes through the orders of events.
+// orders enumerates the orders of events.
 type orders struct {
 	name     string
 	most     int // the number of attempts
 	answers  []Answer
-	group    bool // several servers may answer
-	restored bool // the first record has a revision that is not above one that is known
+	group    bool // several servers may reply
+	restored bool // the first record's revision is not above a known one
 
 	t    *testing.T
 	path []string // the events so far
 	ends int
 }
 
-// allAnswers are those to an attempt that expects 5. The first has the revision of its record.
+// allAnswers are the replies to an attempt that expects 5. The first names the revision of its record.
 var allAnswers = []Answer{
 	{Refusal: Conflict, Last: stranger}, // for good
 	{Refusal: Acknowledged},
-	{Refusal: Conflict, Last: 5}, // not for good, where several may answer
+	{Refusal: Conflict, Last: 5}, // not for good if several servers may reply
 	{Refusal: Unsure},
 	{Refusal: Conflict},
 	{Refusal: InFlight},
@@ -594,27 +598,26 @@ var allAnswers = []Answer{
 
 const (
 	few      = 3  // the most attempts
-	known    = 10 // the highest revision that is known when an attempt is sent
+	known    = 10 // the highest known revision when an attempt is sent
 	stranger = 50 // the revision of another claim's record
 )
 
-// scene is the state of a claim, and what is known of it without looking inside. Attempts are numbered
-// from 1.
+// scene is the state of a claim and what an observer knows about it. Attempts are numbered from 1.
 type scene struct {
 	claim  Claim
 	now    clock.Instant
 	waited bool
 	sent   [few + 1]clock.Instant
 	answer [few + 1]*Answer
-	asked  [few + 1]int // how often a deletion followed from the answer
-	found  [few + 1]int // and from the record that was read
+	asked  [few + 1]int // deletions caused by the attempt's reply
+	found  [few + 1]int // deletions caused by reading its record
 
-	judging bool // some answer is to be judged
-	reading bool // the newest attempt was refused: the record is read
-	decided bool // the claim is to be closed, as of:
+	judging bool // a reply is waiting to be judged
+	reading bool // the newest attempt was refused, so the record is being read
+	decided bool // the claim must be closed, granting:
 	granted int
 
-	attempts [few]Attempt // of the claim
+	attempts [few]Attempt // backing array of the claim's attempts
 	replies  [few]Reply
 }
 
@@ -630,7 +633,7 @@ func (o *orders) fail(format string, args ...any) {
 	o.t.Fatalf("%s:\n  %s", fmt.Sprintf(format, args...), strings.Join(o.path, "\n  "))
 }
 
-// then goes on after an event.
+// then plays an event and explores everything that may follow it.
 func (o *orders) then(s scene, event string, play func(s *scene)) {
 	s.claim.attempts = append(s.attempts[:0], s.claim.attempts...)
 	s.claim.replies = append(s.replies[:0], s.claim.replies...)
@@ -747,12 +750,12 @@ func (o *orders) find(s *scene, e record.Entry) {
 	o.decide(s, v)
 }
 
-// fits reports whether attempt n may be granted now: it is valid, and its token rises.
+// fits reports whether attempt n may be granted now, because it is valid and its token rises.
 func (o *orders) fits(s *scene, n int) bool {
 	return s.now < s.sent[n].Add(valid) && o.revision(n) > known
 }
 
-// refused reports whether attempt n is never applied.
+// refused reports whether attempt n can never be applied.
 func (o *orders) refused(s *scene, n int) bool {
 	a := s.answer[n]
 	switch {
@@ -817,7 +820,7 @@ func (s *scene) unanswered(n int) bool {
 	return s.answer[n] == nil || s.answer[n].Refusal == Unsure
 }
 
-// check requires what holds at any time.
+// check requires the properties that hold at any time.
 func (o *orders) check(s *scene) {
 	made := s.claim.Attempts()
 	settled, unwritten := true, true

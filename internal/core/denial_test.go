@@ -8,7 +8,7 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// TestDenial: a no stands that was true at a moment during the call.
+// TestDenial checks that a "no" stands if it was true at some moment during the call.
 func TestDenial(t *testing.T) {
 	holder := stored(7, "A", 1, record.StatusHeld)
 	for _, c := range []struct {

@@ -12,30 +12,30 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// writer is a story of a writer behind its gate. A test is a list of events, each with what the writer
-// does then:
+// writer tells the story of a writer behind its gate. A test is a list of events, each followed by what
+// the writer does next:
 //
 //	w := shuts(t, 1, 12)
 //	w.names(12, "R").then("read R")
 //	w.reads("R", 11).then("watch")
 //
-// Instants are the time since the gate was sent, which is acknowledged at once.
+// Instants count from when the gate was sent. The gate is acknowledged immediately.
 type writer struct {
 	t *testing.T
 	Drain
-	list ReaderList // the next answer
+	list ReaderList // the next reply
 	step DrainStep
 }
 
 const (
 	gateSent  = clock.Instant(-time.Hour)
 	readerTTL = 5 * time.Second
-	drainWait = 4 * time.Second // between two questions
+	drainWait = 4 * time.Second // between two requests
 )
 
-var drainTime = time.Unix(1_000_000, 0) // of the server, always
+var drainTime = time.Unix(1_000_000, 0) // the server's time, which stands still
 
-// shuts: the gate of the writer is stored, on a bucket of so many replicas.
+// shuts stores the writer's gate at revision gate, in a bucket with the given number of replicas.
 func shuts(t *testing.T, replicas int, gate uint64) *writer {
 	return &writer{t: t, list: ReaderList{
 		Complete: true, Replicas: replicas, Alone: replicas == 1, Created: drainTime.Add(-time.Hour), Time: drainTime,
@@ -43,20 +43,20 @@ func shuts(t *testing.T, replicas int, gate uint64) *writer {
 	}}
 }
 
-// names: an answer of a server that has applied a revision names readers.
+// names delivers a list of readers from a server that has applied revisions up to last.
 func (w *writer) names(last uint64, readers ...string) *writer {
 	w.list.Last, w.list.Keys = last, readers
 	w.step = w.ReadersListed(w.list, NoFailure)
 	return w
 }
 
-// namesAt is names, at an instant.
+// namesAt is names at a given instant.
 func (w *writer) namesAt(at time.Duration, last uint64, readers ...string) *writer {
 	w.list.At = gateSent.Add(at)
 	return w.names(last, readers...)
 }
 
-// fails: there is no answer.
+// fails delivers no list.
 func (w *writer) fails(f Failure) *writer {
 	w.step = w.ReadersListed(ReaderList{}, f)
 	return w
@@ -69,13 +69,13 @@ func (w *writer) record(key string, revision uint64) record.Entry {
 	}
 }
 
-// reads: the record of the reader is live.
+// reads delivers the reader's live record.
 func (w *writer) reads(key string, revision uint64) *writer {
 	w.step = w.ReaderRead(w.record(key, revision), NoFailure)
 	return w
 }
 
-// readsOver: the TTL of the record has been over for some time.
+// readsOver delivers a record whose TTL ended some time ago.
 func (w *writer) readsOver(key string, revision uint64, ago time.Duration) *writer {
 	e := w.record(key, revision)
 	e.Time = drainTime.Add(-readerTTL - ago)
@@ -83,7 +83,7 @@ func (w *writer) readsOver(key string, revision uint64, ago time.Duration) *writ
 	return w
 }
 
-// readsGone: it is a tombstone.
+// readsGone delivers the reader's tombstone.
 func (w *writer) readsGone(key string, revision uint64) *writer {
 	e := w.record(key, revision)
 	e.Deleted = true
@@ -91,45 +91,46 @@ func (w *writer) readsGone(key string, revision uint64) *writer {
 	return w
 }
 
-// readsNothing: there is neither, or the request has failed.
+// readsNothing delivers neither record nor tombstone, because there is none or because the request
+// failed.
 func (w *writer) readsNothing(f Failure) *writer {
 	w.step = w.ReaderRead(record.Entry{}, f)
 	return w
 }
 
-// deletes: the deletion of an overdue reader is acknowledged, or not.
+// deletes ends the deletion of an overdue reader, acknowledged or not.
 func (w *writer) deletes(acknowledged bool) *writer {
 	w.step = w.OverdueDeleted(acknowledged)
 	return w
 }
 
-// renews: the gate is written once more, at an instant, and stored at a revision.
+// renews rewrites the gate at the given instant and stores it at revision.
 func (w *writer) renews(at time.Duration, revision uint64) *writer {
 	w.list.Gate, w.list.Sent = revision, gateSent.Add(at)
 	w.step = w.GateConfirmed(true)
 	return w
 }
 
-// renewsUnanswered: that has no answer.
+// renewsUnanswered rewrites the gate but gets no reply.
 func (w *writer) renewsUnanswered() *writer {
 	w.step = w.GateConfirmed(false)
 	return w
 }
 
-// watches: the subscription is in place.
+// watches puts the subscription in place.
 func (w *writer) watches() *writer {
 	w.step = w.SubscriptionMade(true)
 	return w
 }
 
-// waits: the writer waits until it asks again.
+// waits passes the pause before the writer asks again.
 func (w *writer) waits() *writer {
 	w.Pause(drainWait, drainTime)
 	w.step = DrainStep{}
 	return w
 }
 
-// then requires what the writer does next.
+// then requires the writer's next step.
 func (w *writer) then(want string) *writer {
 	w.t.Helper()
 	s := w.step
@@ -158,8 +159,8 @@ func (w *writer) then(want string) *writer {
 	return w
 }
 
-// The sequence of docs/protocol: a writer waits for the reader before its gate, and is notified that
-// this has gone. Its tombstone, as read, is what counts.
+// TestDrain follows the sequence in docs/protocol: a writer waits for the reader ahead of its gate and is
+// notified of its departure. What counts is the tombstone that the writer reads.
 func TestDrain(t *testing.T) {
 	shuts(t, 1, 12).names(12).then("drained")
 
@@ -172,7 +173,7 @@ func TestDrain(t *testing.T) {
 	w.waits().names(13, "R").then("read R as of 13").readsGone("R", 13).then("drained")
 }
 
-// Each reader counts until its own tombstone is read. That is forever.
+// Each reader counts until its own tombstone has been read, and never again after that.
 func TestDrainSeveral(t *testing.T) {
 	w := shuts(t, 1, 12)
 	w.watches().names(12, "Q", "R", "S").then("read Q").readsGone("Q", 10).then("read R")
@@ -180,7 +181,7 @@ func TestDrainSeveral(t *testing.T) {
 	w.waits().names(13, "Q", "R", "S").then("read R").readsGone("R", 13).then("drained")
 }
 
-// Each answer is good but for one thing, so that it proves nothing.
+// Each reply lacks exactly one thing, so it proves nothing.
 func TestDrainNoProof(t *testing.T) {
 	for name, test := range map[string]struct {
 		answer func(w *writer)
@@ -215,8 +216,8 @@ func TestDrainNoProof(t *testing.T) {
 	}
 }
 
-// On several replicas a proof takes two answers, with a gate write between them. The second one
-// arrives within 800 ms from the sending of the gate write that the first one contains.
+// On several replicas a proof takes two replies with a gate write between them. The second reply must
+// arrive within 800 ms of sending the gate write that the first one contains.
 func TestDrainTwoAnswers(t *testing.T) {
 	const ms = time.Millisecond
 	shuts(t, 3, 12).names(12).then("renew the gate").renews(0, 13).then("ask").names(13).then("drained")
@@ -227,22 +228,22 @@ func TestDrainTwoAnswers(t *testing.T) {
 
 	w = shuts(t, 3, 12)
 	w.namesAt(400*ms, 12).then("renew the gate").renews(400*ms, 13)
-	w.namesAt(800*ms, 13).then("renew the gate").renews(800*ms, 14) // the second is the first of another proof
+	w.namesAt(800*ms, 13).then("renew the gate").renews(800*ms, 14) // the second reply is the first of another proof
 	w.namesAt(1200*ms-1, 14).then("drained")
 
-	w = shuts(t, 3, 12) // a renewal was sent before the answer: its time counts, and no earlier one
+	w = shuts(t, 3, 12) // a renewal was sent before the reply: only its own sending time counts
 	w.namesAt(500*ms, 12).then("renew the gate").renews(500*ms, 13)
 	w.namesAt(900*ms, 13).then("renew the gate").renews(900*ms, 14)
 	w.namesAt(1300*ms, 14).then("renew the gate")
 
-	w = shuts(t, 3, 12) // a reader comes between the two, as another server knows
+	w = shuts(t, 3, 12) // a reader joins between the two replies, as seen by another server
 	w.watches().names(12).renews(0, 13)
 	w.names(13, "R").then("read R").reads("R", 11).then("wait for readers").waits()
 	w.names(14).then("renew the gate")
 }
 
-// A server goes on answering, and the gate writes of the writer have no answer: nothing lies between
-// two of its answers. That is no slow link, however often.
+// A server keeps replying while the writer's gate writes go unanswered, so no gate write lies between two
+// of its replies. However often that happens, it does not make the link slow.
 func TestDrainCutOff(t *testing.T) {
 	w := shuts(t, 3, 12)
 	for range 3 * drainTries {
@@ -251,22 +252,22 @@ func TestDrainCutOff(t *testing.T) {
 	w.names(12).renews(0, 13).then("ask")
 	w.names(13).then("drained")
 
-	w = shuts(t, 3, 12) // the write that lies between two answers lies before the next two
+	w = shuts(t, 3, 12) // a write between two replies lies before the next two
 	w.namesAt(0, 12).renews(100*time.Millisecond, 13)
 	w.namesAt(ProofWindow, 13).then("renew the gate").renewsUnanswered()
 	w.namesAt(ProofWindow, 13).then("renew the gate").renews(ProofWindow, 14)
 	w.namesAt(ProofWindow, 14).then("drained")
 }
 
-// When no two answers ever fit into the window, the link is too slow. What is no answer of a leader
-// about nobody says nothing of the link.
+// If no two replies ever fit into the window, the link is too slow. Only a leader's reply that names no
+// reader says anything about the link.
 func TestDrainTooSlow(t *testing.T) {
 	proof := func(w *writer) *writer {
 		w.namesAt(w.list.At.Sub(gateSent)+ProofWindow, w.list.Gate)
 		return w
 	}
 	again := func(w *writer) { w.then("renew the gate").renews(w.list.At.Sub(gateSent), w.list.Gate+1).then("ask") }
-	slow := func(t *testing.T, n int) *writer { // so many proofs take too long
+	slow := func(t *testing.T, n int) *writer { // n proofs take too long
 		w := shuts(t, 3, 12)
 		w.watches()
 		again(proof(w))
@@ -286,12 +287,12 @@ func TestDrainTooSlow(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := slow(t, drainTries)
 			between(w)
-			again(proof(w.waits())) // the first of a new proof
+			again(proof(w.waits())) // the first reply of a new proof
 			again(proof(w))
 		})
 	}
 
-	// A one-shot acquire has not so much time.
+	// A one-shot acquire does not have that much time.
 	for n, want := range []bool{false, false, true} {
 		w := slow(t, n)
 		require.False(t, w.Slow(), "it waits")
@@ -301,20 +302,20 @@ func TestDrainTooSlow(t *testing.T) {
 	}
 }
 
-// A server may have forgotten to remove a reader whose TTL is over. The writer deletes it as it was read.
-// Only an answer from after the deletion is a proof.
+// A server may have forgotten to remove a reader whose TTL is over. The writer deletes the record exactly
+// as it was read, and only a reply from after the deletion is a proof.
 func TestDrainOverdue(t *testing.T) {
 	w := shuts(t, 1, 12)
 	w.names(12, "Q", "R").readsGone("Q", 10).readsOver("R", 11, record.OverdueSlack).then("delete R at 11")
 	w.deletes(true).then("ask")
-	w.names(13, "R").then("drained") // that names its tombstone
+	w.names(13, "R").then("drained") // the name belongs to its tombstone
 
-	w = shuts(t, 1, 12) // it has renewed in time, as another server says
+	w = shuts(t, 1, 12) // it renewed in time, according to another server
 	w.watches().names(12, "R").readsOver("R", 11, record.OverdueSlack).then("delete R at 11")
 	w.deletes(false).then("wait for readers").waits()
 	w.names(12, "R").then("read R")
 
-	w = shuts(t, 1, 12) // it may be the clocks of two servers
+	w = shuts(t, 1, 12) // the clocks of two servers may simply differ
 	w.watches().names(12, "R").readsOver("R", 11, record.OverdueSlack-1).then("wait for readers")
 
 	w = shuts(t, 1, 12)
@@ -323,8 +324,8 @@ func TestDrainOverdue(t *testing.T) {
 	w.names(12, "Q", "R").then("read R")
 }
 
-// A writer whose bucket was re-created has lost its gate: the readers of the new one are none of its
-// business, and nobody there is no proof.
+// A writer whose bucket was re-created has lost its gate. Readers in the new bucket are not its concern,
+// and an empty list there proves nothing.
 func TestDrainRemade(t *testing.T) {
 	w := shuts(t, 1, 12)
 	w.watches().names(12, "R").reads("R", 11).then("wait for readers").waits()
@@ -334,7 +335,7 @@ func TestDrainRemade(t *testing.T) {
 	require.Empty(t, w.Left)
 }
 
-// The revision of a tombstone that was notified may be forged. A read waits for it once.
+// The tombstone revision in a notification may be forged, so only one read waits for it.
 func TestDrainForgedDeparture(t *testing.T) {
 	w := shuts(t, 3, 12)
 	w.watches().ReaderDeparted("R", 1_000_000)
@@ -344,9 +345,9 @@ func TestDrainForgedDeparture(t *testing.T) {
 	w.names(13, "R").then("read R as of 13")
 }
 
-// The writer subscribes when it has met a reader, or no leader, and asks again: a departure before that
-// was not notified. Where the answer may come from another server than serves the subscription, a probe
-// proves it.
+// The writer subscribes when it meets a reader, or no leader, and then asks again because earlier
+// departures were not notified. If the reply may come from a server other than the one that serves the
+// subscription, a probe proves the subscription.
 func TestDrainWatches(t *testing.T) {
 	w := shuts(t, 3, 12)
 	w.fails(NoAnswer).then("wait").waits()
@@ -360,8 +361,8 @@ func TestDrainWatches(t *testing.T) {
 	w.names(12, "R").reads("R", 11).then("wait for readers")
 }
 
-// A one-shot writer that meets a reader behind its gate does not get the lock, if the reader was inside
-// during the call: a state that contains the gate's write shows that.
+// A one-shot writer that meets a reader behind its gate is denied the lock if the reader was inside
+// during the call, which a state containing the gate's write shows.
 func TestDrainOnce(t *testing.T) {
 	once := func(replicas int) *writer {
 		w := shuts(t, replicas, 12)
@@ -373,15 +374,15 @@ func TestDrainOnce(t *testing.T) {
 	w := once(3)
 	w.names(12, "R").then("read R").reads("R", 11).then("read R as of 12").reads("R", 13).then("no: R at 13")
 
-	w = once(3) // the replica has lagged
+	w = once(3) // the replica lagged
 	w.names(12, "Q", "R").reads("Q", 10).then("read Q as of 12").readsGone("Q", 11).then("read R")
 	w.reads("R", 9).then("read R as of 12").readsGone("R", 12).then("renew the gate")
 
-	w = once(3) // the leader's word is withheld from this user
+	w = once(3) // this user may not read from the leader
 	w.names(12, "R").reads("R", 11).then("read R as of 12").readsNothing(Withheld).then("no: R at 11")
 	once(3).names(12, "R").readsNothing(NotPermitted).then("forbidden")
 
-	w = once(3) // nothing is known of it: the next answer decides, without a subscription
+	w = once(3) // nothing is known about it, so the next reply decides, without a subscription
 	w.names(12, "R").reads("R", 11).then("read R as of 12").readsNothing(NoAnswer).then("wait").waits()
 	w.names(12, "R").then("read R").readsNothing(NoFailure).then("wait for readers").waits()
 	w.names(11).then("watch and probe")
@@ -390,13 +391,13 @@ func TestDrainOnce(t *testing.T) {
 	w.names(12, "R").readsOver("R", 11, time.Second).then("delete R at 11").deletes(true).then("ask")
 }
 
-// A writer waits for the notification of each end. Without a subscription it asks again when the first
-// reader's TTL is over, and soon again while that is a moment late.
+// A writer waits to be notified of each reader's end. Without a subscription it asks again when the first
+// reader's TTL is over, and keeps asking at short intervals if the end is a moment late.
 func TestDrainPause(t *testing.T) {
 	const soon = 20 * time.Millisecond
 	for name, test := range map[string]struct {
 		watched bool
-		left    time.Duration // of the reader; negative: it has no end
+		left    time.Duration // the reader's remaining TTL; negative: it has no end
 		pause   time.Duration
 		tracked bool
 	}{
@@ -418,7 +419,7 @@ func TestDrainPause(t *testing.T) {
 		require.Equal(t, test.tracked, len(w.Left) == 1, name)
 	}
 
-	w := shuts(t, 1, 12) // named, and not found
+	w := shuts(t, 1, 12) // named but not found
 	w.watches().names(12, "Q", "R").reads("Q", 10).readsNothing(NoFailure)
 	var all time.Duration
 	for range 15 {

@@ -10,8 +10,8 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// left is a record that no process renews, at a revision, so long after the begin. by is when the server had to
-// have stored it, so long after the begin; 0: at any time.
+// left returns a record that no process renews, stored at time at after the beginning. by is the time after the
+// beginning by which the server had to store it, or 0 for no limit.
 func left(revision uint64, ttl, at, by time.Duration) record.Entry {
 	e := stored(revision, "me", 0, record.StatusHeld)
 	e.Token, e.Fixed, e.Record.TTL, e.Time = 640, true, ttl, time.Unix(1_000, 0).Add(at)
@@ -23,15 +23,15 @@ func left(revision uint64, ttl, at, by time.Duration) record.Entry {
 
 const second = time.Second
 
-// TestExtending: the races of an extension. The first record has a TTL of 10 s, so a margin of 1 s, and revision
-// 10; the handle has its token, and 10 s are wanted.
+// TestExtending covers the races of an extension. The first record has revision 10 and a TTL of 10 s, hence a
+// margin of 1 s. The handle carries its token and wants 10 s.
 func TestExtending(t *testing.T) {
 	type act struct {
-		found record.Entry // as of the leader, whose clock shows at; asked at that instant too
+		found record.Entry // as read from the leader, whose clock shows at; requested at that instant as well
 		at    time.Duration
 		want  HandleStep
 
-		answer   Answer // to the write, sent at that instant
+		answer   Answer // to the write, which is sent at that instant
 		answered time.Duration
 		then     HandleStep
 	}
@@ -51,7 +51,7 @@ func TestExtending(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		acts  []act
-		valid time.Duration // its end; 0: not extended
+		valid time.Duration // until when it is valid; 0: not extended
 	}{
 		{"at once", []act{write(4*second, yes, 5*second, HandleDone)}, 13 * second},
 		{"gone", []act{{at: second, want: HandleGone}}, 0},
@@ -100,8 +100,8 @@ func TestExtending(t *testing.T) {
 	}
 }
 
-// TestExtendingTerms: an extension ends no sooner than what it replaces, and counts if it is stored inside its
-// validity.
+// TestExtendingTerms checks that an extension never ends sooner than the record it replaces, and must be stored
+// within that record's validity.
 func TestExtendingTerms(t *testing.T) {
 	begin := time.Unix(1_000, 0)
 	for _, c := range []struct {
@@ -120,7 +120,7 @@ func TestExtendingTerms(t *testing.T) {
 	}
 }
 
-// TestExtendingShort: a confirmation counts inside the validity that it gives, too.
+// TestExtendingShort checks that a confirmation must also arrive within the validity that it grants.
 func TestExtendingShort(t *testing.T) {
 	x := &Extending{Handle: Handle{"me", 640}, TTL: second}
 	require.Equal(t, HandleWrite, x.RecordRead(left(10, 3*second, 0, 0), time.Unix(1_002, 0), 0))

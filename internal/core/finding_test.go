@@ -8,8 +8,8 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// TestFind: what a holder finds under its key. It has sent two renewals, and the first is confirmed, at
-// revision 11.
+// TestFind checks how a holder classifies what it finds under its key. It has sent two renewals, the
+// first of which is confirmed at revision 11.
 func TestFind(t *testing.T) {
 	renewal := func(revision, n uint64) record.Entry {
 		e := stored(revision, "me", 0, record.StatusHeld)

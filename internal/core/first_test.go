@@ -10,27 +10,28 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// head is a story of the first waiter of a queue.
+// head tells the story of the first waiter of a queue.
 type head struct {
 	t *testing.T
 	First
 	now    clock.Instant
 	server time.Time
-	pauses int // how often the time to the next read was asked for
+	pauses int // how often the pause before the next read was requested
 }
 
 const ownClaim = "me"
 
 var firstBegun = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// newHead begins the wait for a lock with so many keys; of 0 it is a mutex whose tombstone is at 7.
+// newHead begins the wait for a semaphore with the given number of permits or, if permits is 0, for a
+// mutex whose tombstone is at 7.
 func newHead(t *testing.T, permits int) *head {
 	h := &head{t: t, now: followBegun, server: firstBegun, First: First{Counts: permits > 0, Watched: true}}
 	h.Begin(max(permits, 1), 7, h.now)
 	return h
 }
 
-// does: the next step is this one.
+// does requires the next step.
 func (h *head) does(do Decision, k int, revision uint64) *head {
 	h.t.Helper()
 	got, gotK, at := h.Next()
@@ -38,7 +39,7 @@ func (h *head) does(do Decision, k int, revision uint64) *head {
 	return h
 }
 
-// stays: there is no step to take before this long has passed, and then the timer fires.
+// stays requires that there is nothing to do for d, and then lets the timer fire.
 func (h *head) stays(d time.Duration) *head {
 	h.t.Helper()
 	h.does(Stay, 0, 0)
@@ -71,7 +72,7 @@ func (h *head) foundAll(keys ...record.Entry) *head {
 	return h
 }
 
-// heldFor is a record of another claim, which has so long left.
+// heldFor returns another claim's record, with left remaining.
 func heldFor(revision uint64, left time.Duration) record.Entry {
 	e := stored(revision, "holder", 1, record.StatusHeld)
 	e.Record.Time, e.Record.TTL = firstBegun, left
@@ -80,21 +81,22 @@ func heldFor(revision uint64, left time.Duration) record.Entry {
 
 func heldLong(revision uint64) record.Entry { return heldFor(revision, time.Hour) }
 
-// mine is a record of the own claim.
+// mine returns a record of the waiter's own claim.
 func mine(revision uint64) record.Entry { return stored(revision, ownClaim, 1, record.StatusHeld) }
 
-// The first waiter of a mutex claims at once, at the tombstone that was read beside the queue: the
-// answer proves its subscription. After a release it reads, and claims what it has read.
+// The first waiter of a mutex claims it immediately, at the tombstone that it read along with the
+// queue, because the reply also proves its subscription. After a release it reads the record and claims
+// what it has read.
 func TestFirstMutex(t *testing.T) {
 	h := newHead(t, 0).does(Take, 0, 7).found(0, heldLong(8)).does(Stay, 0, 0)
 	h.TombstoneNotified(0, 9)
 	h.does(Verify, 0, 9).found(0, freeAt(9)).does(Take, 0, 9)
-	h.found(0, freeAt(11)).does(Take, 0, 11) // another client was quicker, and has left
+	h.found(0, freeAt(11)).does(Take, 0, 11) // another client was quicker and has already left
 	h.found(0, record.Entry{}).does(Take, 0, 0)
 }
 
-// Nothing is claimed on the word of a notification: it may be forged. Only a claim that expects nothing
-// may follow from one, which the server refuses while there is a record.
+// Nothing is claimed on the strength of a notification, which may be forged. The exception is a claim
+// that expects nothing, because the server refuses it while there is a record.
 func TestFirstForged(t *testing.T) {
 	h := newHead(t, 0).does(Take, 0, 7).found(0, heldLong(8))
 	h.TombstoneNotified(0, 99)
@@ -112,8 +114,8 @@ func TestFirstForged(t *testing.T) {
 	require.False(t, h.Has(2), "other clients know of more slots")
 }
 
-// An own record that turns up is adopted by a claim that expects nothing. One that its claim has not
-// taken for its own is not tried again before something happens.
+// A waiter's own record that turns up is adopted by a claim that expects nothing. If that claim does
+// not recognize the record, it is not repeated until something happens.
 func TestFirstAdopts(t *testing.T) {
 	for _, permits := range []int{0, 1} {
 		h := newHead(t, permits)
@@ -124,7 +126,7 @@ func TestFirstAdopts(t *testing.T) {
 			h.does(ReadAll, 0, 0).AllRead()
 		}
 		h.found(0, mine(8)).does(Reclaim, 0, 0)
-		h.KeyRead(0, mine(8), "") // the refusal of that claim
+		h.KeyRead(0, mine(8), "") // that claim is refused
 		h.does(Stay, 0, 0)
 		h.RecordNotified(0, mine(9), ownClaim)
 		h.does(Reclaim, 0, 0)
@@ -134,8 +136,8 @@ func TestFirstAdopts(t *testing.T) {
 	}
 }
 
-// The end of a record is tried by claims that expect nothing, in short pauses while the server may only
-// be late. A record that is overdue is read, and deleted: its tombstone is claimed.
+// When a record should have ended, claims that expect nothing probe for it at short intervals, because
+// the server may merely be late. An overdue record is read and deleted, and its tombstone is claimed.
 func TestFirstExpired(t *testing.T) {
 	h := newHead(t, 0).does(Take, 0, 7).found(0, heldFor(8, time.Second))
 	require.True(t, h.Tracks(0, h.server))
@@ -150,7 +152,7 @@ func TestFirstExpired(t *testing.T) {
 		}
 	}
 	h.does(Verify, 0, 0).found(0, heldFor(8, time.Second))
-	h.At(h.now, h.server, nil) // a notification came
+	h.At(h.now, h.server, nil) // a notification arrived
 	for range 2 {
 		h.stays(100*time.Millisecond).does(Verify, 0, 0).found(0, heldFor(8, time.Second))
 	}
@@ -162,8 +164,8 @@ func TestFirstExpired(t *testing.T) {
 	h.stays(20*time.Millisecond).does(Take, 0, 0)
 }
 
-// The timers: a notification never puts a read off, a claim does as it shows the same. Without a watch
-// the end of a record is one of the times.
+// A notification never postpones a read, whereas a claim does, because it shows the same as a read.
+// Without a watch, the end of a record sets the timer too.
 func TestFirstTimers(t *testing.T) {
 	pause := func() time.Duration { return 5 * time.Second }
 	h := newHead(t, 0).does(Take, 0, 7).found(0, heldLong(8))
@@ -183,7 +185,7 @@ func TestFirstTimers(t *testing.T) {
 	require.Equal(t, h.now.Add(time.Second), h.At(h.now, h.server, pause))
 	require.False(t, h.Tracks(0, h.server))
 	h.ReadFailed(h.now, 0)
-	h.found(0, heldFor(9, 0)) // without an end
+	h.found(0, heldFor(9, 0)) // with no end
 	require.Equal(t, h.now.Add(5*time.Second), h.At(h.now, h.server, pause))
 
 	h = newHead(t, 0).does(Take, 0, 7).found(0, heldFor(8, time.Second))
@@ -191,8 +193,9 @@ func TestFirstTimers(t *testing.T) {
 	require.Equal(t, h.now.Add(20*time.Millisecond), h.At(h.now, h.server.Add(time.Second), pause), "its time is over")
 }
 
-// The first waiter of a semaphore reads the slots when its subscription is in place, from a state that
-// the leader has named since. It claims what is free, the highest first, and takes an own record first.
+// The first waiter of a semaphore reads the slots once its subscription is in place, from a state that
+// the leader has named since. It adopts a record of its own first and then claims what is free, highest
+// slot first.
 func TestFirstSlots(t *testing.T) {
 	h := newHead(t, 4).read(freeAt(7), heldLong(5), record.Entry{}, heldLong(6))
 	h.does(Take, 2, 0).found(2, heldLong(11)).does(Take, 0, 7).found(0, freeAt(12)).does(Take, 0, 12).found(0, heldLong(13))
@@ -218,7 +221,8 @@ func TestFirstSlots(t *testing.T) {
 	require.False(t, h.KeyNotRead(), "of one key that would be the same read")
 }
 
-// When another server serves the subscription, that is proven again, and all keys are read.
+// When another server takes over the subscription, the subscription is proven again and all keys are
+// read.
 func TestFirstMoved(t *testing.T) {
 	h := newHead(t, 2).read(heldLong(5), heldLong(6)).does(Stay, 0, 0)
 	h.SubscriptionMoved()
@@ -229,7 +233,7 @@ func TestFirstMoved(t *testing.T) {
 	h.does(Take, 0, 0)
 }
 
-// Of several holders the one whose time ends first decides when to read.
+// Among several holders, the one whose time ends first determines when to read.
 func TestFirstShortest(t *testing.T) {
 	forever := heldLong(9)
 	forever.Record.TTL = 0

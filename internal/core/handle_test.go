@@ -9,8 +9,8 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// TestHandle: only the fixed record of the claim that the handle names may be replaced, inside its validity. The record
-// has a TTL of 10 s, so a margin of 1 s.
+// TestHandle checks that only the fixed record of the claim that the handle names can be replaced, and only within its
+// validity. The record has a TTL of 10 s, hence a margin of 1 s.
 func TestHandle(t *testing.T) {
 	mine := left(10, 10*second, 0, 0)
 	with := func(change func(e *record.Entry)) record.Entry {
@@ -21,7 +21,7 @@ func TestHandle(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		found record.Entry
-		at    time.Duration // of the server's clock
+		at    time.Duration // on the server's clock
 		want  HandleStep
 		left  time.Duration
 	}{

@@ -11,26 +11,26 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// keptTerms are those of the records here: valid for 12 s, renewed every 4.3 s.
+// keptTerms are the terms of the records in these tests: valid for 12 s, renewed every 4.3 s.
 var keptTerms = clock.Terms{TTL: 13 * time.Second, Margin: time.Second}
 
 func at(s float64) clock.Instant { return clock.Instant(s * float64(time.Second)) }
 
-// kept is a lease of the claim "me", granted at revision 10 by what was sent at 0 s.
+// kept returns a lease of the claim "me", granted at revision 10 by a write sent at 0 s.
 func kept() *Kept {
 	k := &Kept{}
 	k.Begin(record.Body{ID: "me", Status: record.StatusHeld}, "lock.l", 10, keptTerms, at(0))
 	return k
 }
 
-// fixed is one that is not renewed.
+// fixed returns a lease that is not renewed.
 func fixed() *Kept {
 	k := kept()
 	k.Body.Fixed = true
 	return k
 }
 
-// renewing has sent a renewal at 4 s. The next one is due much later.
+// renewing returns a lease that sent a renewal at 4 s. The next renewal is due much later.
 func renewing() *Kept {
 	k := kept()
 	k.BeginRenewal(at(4), 1)
@@ -38,7 +38,7 @@ func renewing() *Kept {
 	return k
 }
 
-// renewalOf is the record of a renewal of the claim "me".
+// renewalOf returns the record written by renewal n of the claim "me".
 func renewalOf(revision, n uint64) record.Entry {
 	e := stored(revision, "me", 0, record.StatusHeld)
 	e.Renewal = n
@@ -47,7 +47,7 @@ func renewalOf(revision, n uint64) record.Entry {
 
 func acked(revision uint64) Answer { return Answer{Revision: revision} }
 
-// TestKeptToken: the first token comes from the revision, and that of an adopted lock stays.
+// TestKeptToken checks that a lock's first token comes from the revision and that an adopted lock keeps its token.
 func TestKeptToken(t *testing.T) {
 	require.Equal(t, record.Token(10, 0), kept().Body.Token)
 	k := &Kept{}
@@ -56,7 +56,8 @@ func TestKeptToken(t *testing.T) {
 	require.Zero(t, k.Body.Attempt)
 }
 
-// TestKeptTick: a record is renewed in time, again and again without an answer, and ends with its validity.
+// TestKeptTick checks that a record is renewed in time, again and again while no reply arrives, and ends with its
+// validity.
 func TestKeptTick(t *testing.T) {
 	k := kept()
 	next := k.Due()
@@ -78,7 +79,7 @@ func TestKeptTick(t *testing.T) {
 	require.Zero(t, u, "once")
 }
 
-// TestKeptDue: the caller comes back at the end of the validity, whatever else is due.
+// TestKeptDue checks that the caller returns at the end of the validity, no matter what else is due.
 func TestKeptDue(t *testing.T) {
 	require.Equal(t, at(12), fixed().Due())
 	k := kept()
@@ -89,7 +90,7 @@ func TestKeptDue(t *testing.T) {
 	require.Equal(t, at(12), k.Due(), "a read decides, not a renewal")
 }
 
-// TestKeptCheck: whoever looks sees the end, at that very instant.
+// TestKeptCheck checks that anyone who looks sees the end at exactly that instant.
 func TestKeptCheck(t *testing.T) {
 	k := kept()
 	require.Zero(t, k.Check(at(12)-1))
@@ -100,7 +101,7 @@ func TestKeptCheck(t *testing.T) {
 	require.Equal(t, StateEnded, k.State)
 }
 
-// TestKeptRenewed: a confirmation in time counts from the sending of its own renewal.
+// TestKeptRenewed checks that a timely confirmation counts from when its own renewal was sent.
 func TestKeptRenewed(t *testing.T) {
 	k := kept()
 	for i, sent := range []float64{4, 5, 6} {
@@ -119,8 +120,8 @@ func TestKeptRenewed(t *testing.T) {
 	require.False(t, k.Unanswered())
 }
 
-// TestKeptLate: a confirmation that comes after the end counts for nothing, and its record is deleted. Not so where
-// the work may still be stopping, or while a minimum hold lasts.
+// TestKeptLate checks that a confirmation after the end is ignored and its record deleted, unless the work may still be
+// stopping or a minimum hold is running.
 func TestKeptLate(t *testing.T) {
 	k := renewing()
 	u := k.AnswerArrived(1, acked(11), at(12))
@@ -143,8 +144,8 @@ func TestKeptLate(t *testing.T) {
 	require.Zero(t, k.AnswerArrived(1, acked(11), at(6)), "the release deletes what there is")
 }
 
-// TestKeptRefused: a refused renewal ends nothing. It leads to a read of a state that contains the last
-// confirmation, or to another renewal.
+// TestKeptRefused checks that a refused renewal ends nothing. It leads either to a read of a state that contains the
+// last confirmation, or to another renewal.
 func TestKeptRefused(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -176,7 +177,7 @@ func TestKeptRefused(t *testing.T) {
 	require.Zero(t, k.AnswerArrived(1, refusedBy(11), at(6)), "it has ended: there is nothing to read")
 }
 
-// TestKeptJudged: what is found under its key means for a record.
+// TestKeptJudged checks what follows from the record found under the lease's key.
 func TestKeptJudged(t *testing.T) {
 	earlier := stored(12, "me", 2, record.StatusHeld)
 	broken := stored(12, "me", 0, record.StatusBroken)
@@ -221,7 +222,7 @@ func TestKeptJudged(t *testing.T) {
 	require.EqualValues(t, 11, k.RecordRead(renewalOf(11, 1), 11, at(12)).Discard, "found too late")
 }
 
-// TestKeptSuspected: a hint leads to a renewal, or to a read of a record that is not renewed. It ends nothing.
+// TestKeptSuspected checks that a hint ends nothing. It leads to a renewal, or to a read if the record is not renewed.
 func TestKeptSuspected(t *testing.T) {
 	k := renewing()
 	require.Zero(t, k.Suspect(11, at(5)))
@@ -241,7 +242,7 @@ func TestKeptSuspected(t *testing.T) {
 	require.Equal(t, Consequence{Read: 15}, k.Suspect(15, at(7)))
 }
 
-// TestKeptNotified: what a notification of its own record means.
+// TestKeptNotified checks what follows from a notification of the lease's own record.
 func TestKeptNotified(t *testing.T) {
 	k := renewing()
 	require.Zero(t, k.RecordNotified(renewalOf(11, 1), at(4.1)))
@@ -266,7 +267,7 @@ func TestKeptNotified(t *testing.T) {
 	require.Equal(t, Consequence{Read: 14}, fixed().RecordNotified(stored(14, "you", 1, record.StatusHeld), at(5)))
 }
 
-// TestKeptReconnected: all records are renewed at once, and later ones are spread.
+// TestKeptReconnected checks that a reconnect renews all records immediately and spreads later renewals.
 func TestKeptReconnected(t *testing.T) {
 	k := renewing()
 	require.Zero(t, k.Reconnected(at(5), 0.5))
@@ -281,7 +282,7 @@ func TestKeptReconnected(t *testing.T) {
 	require.Equal(t, Consequence{Read: 10}, fixed().Reconnected(at(5), 0.5))
 }
 
-// TestKeptEnough: a renewal on its way is not enough where a later change is to be confirmed.
+// TestKeptEnough checks that a renewal already under way is not enough to confirm a later change.
 func TestKeptEnough(t *testing.T) {
 	k := renewing()
 	require.EqualValues(t, 1, k.Enough().n)
@@ -291,7 +292,7 @@ func TestKeptEnough(t *testing.T) {
 	require.Equal(t, at(5), k.Due(), "it is still due")
 }
 
-// TestKeptClosing: what a holder leaves.
+// TestKeptClosing checks which record a holder leaves behind.
 func TestKeptClosing(t *testing.T) {
 	closing := func(end End, rest time.Duration, broken bool) (record.Body, bool) {
 		k := renewing()
@@ -329,7 +330,8 @@ func TestKeptClosing(t *testing.T) {
 	require.True(t, deletes)
 }
 
-// TestUseAdmits: a goroutine is let in inside the validity only, with a third of it left, and with a number of its own.
+// TestUseAdmits checks that a goroutine enters only within the validity, with at least a third of it left, and gets a
+// number of its own.
 func TestUseAdmits(t *testing.T) {
 	admit := func(k *Kept, l *Use, s float64) Admission {
 		a, _ := l.Admit(k, Entrant{}, at(s), time.Second)
@@ -352,8 +354,8 @@ func TestUseAdmits(t *testing.T) {
 	require.Equal(t, NotHeld, admit(k, &Use{}, 2))
 }
 
-// TestUseTokens: tokens rise from grant to grant, begin anew with each confirmed revision, and end before they would
-// be those of the next one.
+// TestUseTokens checks that tokens rise from grant to grant, restart with each confirmed revision, and stop before they
+// reach those of the next revision.
 func TestUseTokens(t *testing.T) {
 	k := kept()
 	last := k.Body.Token
@@ -374,7 +376,7 @@ func TestUseTokens(t *testing.T) {
 	require.Equal(t, record.Token(12, 0), k.Body.Token, "readers share theirs")
 }
 
-// TestUseShown: what the record shows of its holders.
+// TestUseShown checks what the record shows about its holders.
 func TestUseShown(t *testing.T) {
 	k, l := kept(), &Use{}
 	l.Admit(k, Entrant{Lingers: true}, at(1), time.Second)
@@ -403,7 +405,7 @@ func TestUseShown(t *testing.T) {
 	require.Equal(t, at(1), k.Due(), "shown soon")
 }
 
-// TestUseWatched: a lease is watched when a holder has stayed for a second, and not while it is idle.
+// TestUseWatched checks that a lease is watched after a holder has stayed for a second, but not while it is idle.
 func TestUseWatched(t *testing.T) {
 	k, l := kept(), &Use{}
 	l.Begin(at(0), time.Second)
@@ -432,7 +434,7 @@ func TestUseWatched(t *testing.T) {
 	require.Equal(t, never, l.WatchDue())
 }
 
-// TestWish: the longest TTL that a holder wants counts, and a TTL that covers a minimum hold stays.
+// TestWish checks that the longest TTL requested by a holder wins, and that a TTL covering a minimum hold is kept.
 func TestWish(t *testing.T) {
 	of := func(s int) clock.Terms { return clock.Terms{TTL: time.Duration(s) * time.Second} }
 	var none *Wish
@@ -455,7 +457,7 @@ func TestWish(t *testing.T) {
 	require.Equal(t, at(2), k.Due())
 }
 
-// TestWishRest: a minimum hold counts by a clock that may be fast.
+// TestWishRest checks that a minimum hold allows for a fast clock.
 func TestWishRest(t *testing.T) {
 	w := &Wish{Least: 10 * time.Second, Since: at(1)}
 	require.Equal(t, 6*time.Second+clock.NewTerms(4*time.Second).Margin, w.Cooldown(at(5)))

@@ -8,15 +8,15 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// taking is that of attempt 2 of the claim "me", which expected a revision.
+// taking returns the Taking of attempt 2 of the claim "me", which expected revision expect.
 func taking(expect uint64) *Taking {
 	return &Takings("me", []Attempt{{N: 2, Expect: expect}}, false)[0]
 }
 
 func refusedBy(revision uint64) Answer { return Answer{Refusal: Conflict, Last: revision} }
 
-// TestTaking: a tombstone takes what an attempt expects. The attempt is refused from then on, where it
-// expects a revision: that never comes again.
+// TestTaking checks that a tombstone replaces what an attempt expects. An attempt that expects a revision is refused
+// forever, because that revision never comes back.
 func TestTaking(t *testing.T) {
 	for expect, want := range map[uint64][]int{7: {2}, 0: nil} {
 		k := taking(expect)
@@ -27,7 +27,8 @@ func TestTaking(t *testing.T) {
 	}
 }
 
-// TestTakingOfOwn: the attempt was applied, or an earlier one. Its record is deleted at its revision.
+// TestTakingOfOwn checks that if this attempt or an earlier one was applied, its record is deleted at its own
+// revision.
 func TestTakingOfOwn(t *testing.T) {
 	k := taking(7)
 	require.Equal(t, ReadRecord, k.WriteAnswered(refusedBy(8), true))
@@ -38,7 +39,7 @@ func TestTakingOfOwn(t *testing.T) {
 	require.Equal(t, []int{1, 2}, k.Settled(), "the one that was applied, and the one that was to be taken")
 }
 
-// TestTakingOfAnothers: the key has the record of another claim, or nothing. It stays.
+// TestTakingOfAnothers checks that another claim's record under the key, or an empty key, is left alone.
 func TestTakingOfAnothers(t *testing.T) {
 	for _, e := range []record.Entry{stored(8, "you", 1, record.StatusHeld), ended(8, "me", record.StatusGone)} {
 		k := taking(7)
@@ -53,7 +54,8 @@ func TestTakingOfAnothers(t *testing.T) {
 	require.Empty(t, k.Settled())
 }
 
-// TestTakingGuarded: what a join expects is the gate, which stays. The record that the attempt may have left does not.
+// TestTakingGuarded checks that a join deletes the record that its attempt may have left but not the gate, although
+// the gate is what the join expects.
 func TestTakingGuarded(t *testing.T) {
 	k := Takings("me", []Attempt{{N: 2, Expect: 7}}, true)[0]
 	require.True(t, k.OnlyOwn)
@@ -62,7 +64,7 @@ func TestTakingGuarded(t *testing.T) {
 	require.EqualValues(t, 8, k.Revision)
 }
 
-// TestTakings: attempts that expect the same are taken away once.
+// TestTakings checks that several attempts with the same expectation need only one tombstone.
 func TestTakings(t *testing.T) {
 	all := Takings("me", []Attempt{{N: 1}, {N: 2}, {N: 3, Expect: 7}}, false)
 	require.Len(t, all, 2)

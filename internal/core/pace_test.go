@@ -8,7 +8,7 @@ import (
 	"github.com/natslock/locks/internal/clock"
 )
 
-// pacedRecord is a record that is renewed, and pacedFinal a write that ends one.
+// pacedRecord is a record that is renewed, and pacedFinal is a write that ends one.
 type pacedRecord struct {
 	name string
 	slot int32
@@ -23,7 +23,7 @@ type pacedFinal struct {
 
 func (f *pacedFinal) Turn() *Turn { return &f.turn }
 
-// story is a pace, and records by their names.
+// story is a pace together with its records by name.
 type story struct {
 	t *testing.T
 	Pace[*pacedRecord, *pacedFinal]
@@ -35,7 +35,7 @@ func tell(t *testing.T) *story {
 	return &story{t: t, now: -5_000_000_000, all: map[byte]*pacedRecord{}}
 }
 
-// wants has records renewed whose validity ends so long from now.
+// wants requests a renewal of the named records, whose validity ends after left.
 func (s *story) wants(names string, left time.Duration) {
 	for i := range len(names) {
 		k := s.all[names[i]]
@@ -47,7 +47,7 @@ func (s *story) wants(names string, left time.Duration) {
 	}
 }
 
-// sends checks which records are renewed now, in which order.
+// sends checks which records are renewed now, and in which order.
 func (s *story) sends(want string) {
 	s.t.Helper()
 	got := ""
@@ -66,7 +66,7 @@ func TestPaceOrder(t *testing.T) {
 	s.wants("c", 3*time.Second)
 	s.wants("a", time.Second)
 	s.wants("b", 2*time.Second)
-	s.wants("a", time.Hour) // waits already
+	s.wants("a", time.Hour) // already waiting
 	s.sends("abc")
 	s.sends("")
 	s.wants("ab", time.Second)
@@ -74,7 +74,7 @@ func TestPaceOrder(t *testing.T) {
 	s.sends("b")
 }
 
-// What an answer would reach too late comes last, and is forgotten when it has ended.
+// Records that a reply would reach too late come last, and are forgotten when they have ended.
 func TestPaceLate(t *testing.T) {
 	s := tell(t)
 	s.wants("x", time.Minute)
@@ -87,7 +87,8 @@ func TestPaceLate(t *testing.T) {
 	s.sends("dac")
 }
 
-// What is under way is bounded: by a number at first, and then by what is answered.
+// The number of writes under way is bounded, first by a constant and then by the rate of
+// replies.
 func TestPaceBound(t *testing.T) {
 	s := tell(t)
 	many := func(n int) (sent int) {
@@ -121,7 +122,7 @@ func TestPaceBound(t *testing.T) {
 		t.Fatal("does not resume")
 	}
 	equal("half of them", many(0), leastUnderWay/2)
-	// 4,000 answers a second, of 10 ms each: 1,040 under way.
+	// At 4,000 replies a second, each after 10 ms, 1,040 writes may be under way.
 	for s.sent < 4000 {
 		s.wait(time.Second / 4000)
 		s.AnswerArrived(s.answered+1, 10*time.Millisecond, s.now)
@@ -137,7 +138,7 @@ func TestPaceBound(t *testing.T) {
 		t.Fatalf("%d more under way for many records", n)
 	}
 	s.parts = 0
-	// Silence: after a second the answers count as lost.
+	// After a second of silence the outstanding replies are written off.
 	equal("no more", many(0), 0)
 	s.wait(deaf)
 	if n := many(0); n < leastUnderWay {
@@ -145,8 +146,8 @@ func TestPaceBound(t *testing.T) {
 	}
 }
 
-// A renewal that waits behind others is not repeated. One that others have overtaken is, and
-// so is one that nothing has been heard since.
+// A renewal that is queued behind others is not repeated. It is repeated if others have
+// overtaken it, or if nothing has been heard since it was sent.
 func TestPaceUnderWay(t *testing.T) {
 	s := tell(t)
 	s.wants("a", time.Minute)
@@ -181,7 +182,7 @@ func TestPaceUnderWay(t *testing.T) {
 	check(false)
 }
 
-// A renewal that could not be sent leaves its room to others, also after a reconnect.
+// A renewal that could not be sent leaves its room to others, even after a reconnect.
 func TestPaceUnsent(t *testing.T) {
 	s := tell(t)
 	for range 3 * leastUnderWay {
@@ -199,8 +200,8 @@ func TestPaceUnsent(t *testing.T) {
 	s.sends("a")
 }
 
-// Writes that end records take turns with renewals that are in time, and come after those that
-// are late.
+// Writes that end records take turns with renewals that are on time but come after renewals
+// that are late.
 func TestPaceFinals(t *testing.T) {
 	s := tell(t)
 	for range leastUnderWay {
@@ -242,7 +243,7 @@ func TestPaceFinals(t *testing.T) {
 	}
 }
 
-// A number that was not used is given again, unless another one was taken since.
+// An unused number is assigned again, unless another one has been taken since.
 func TestPaceUnsentBefore(t *testing.T) {
 	s := tell(t)
 	s.wants("a", time.Minute)
@@ -256,7 +257,7 @@ func TestPaceUnsentBefore(t *testing.T) {
 	}
 }
 
-// Renewals are behind when they are late and wait for answers to others.
+// Renewals are behind when they are late and have to wait for the replies to others.
 func TestPaceBehind(t *testing.T) {
 	s := tell(t)
 	check := func(want time.Duration) {

@@ -10,8 +10,8 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// listed is a place "me" with the ticket 50, in a queue behind others. A letter is a writer, or a waiter
-// for a mutex; one after a dash reads.
+// listed returns a queue of others followed by the place "me" with ticket 50. A letter is a writer or a waiter for a
+// mutex, and a letter after a dash is a reader.
 func listed(others ...string) (queue []record.Entry) {
 	for i, id := range append(others, "me") {
 		e := stored(uint64(10*(i+1)), id, 1, record.StatusWaiting)
@@ -27,7 +27,7 @@ func listed(others ...string) (queue []record.Entry) {
 
 var serverNow = time.Unix(1000, 0)
 
-// waiterAt is a waiter "me" with the ticket 50 that has begun its wait.
+// waiterAt returns a waiter "me" with ticket 50 that has begun its wait.
 func waiterAt(reads bool, reach Reach) Waiter {
 	w := Waiter{ID: "me", Ticket: 50, Reads: reads}
 	w.Begin(40, 0)
@@ -35,7 +35,7 @@ func waiterAt(reads bool, reach Reach) Waiter {
 	return w
 }
 
-// judged is what a waiter makes of a list.
+// judged returns a waiter's conclusions from a list.
 func judged(w *Waiter, queue []record.Entry, r Read) (Standing, Ahead) {
 	before, _, there := w.QueueListed(queue, r.Cut, 0, serverNow)
 	if !there {
@@ -44,7 +44,7 @@ func judged(w *Waiter, queue []record.Entry, r Read) (Standing, Ahead) {
 	return w.Judge(before, r)
 }
 
-// TestWaiter: a waiter lists the queue, and waits for the last one before it that has to go first.
+// TestWaiter checks that a waiter lists the queue and waits for the last place ahead of it that has to go first.
 func TestWaiter(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -81,8 +81,8 @@ func TestWaiter(t *testing.T) {
 	}
 }
 
-// TestWaiterBegins: a waiter begins with the start of the queue, with a part of one that is known to be long, or
-// with the record right before its ticket if much has been written since it read the lock.
+// TestWaiterBegins checks where a waiter starts reading: at the start of the queue, with a part of a queue known to be
+// long, or with the record right before its ticket if much has been written since it read the lock.
 func TestWaiterBegins(t *testing.T) {
 	for _, c := range []struct {
 		surveyed uint64
@@ -104,14 +104,14 @@ func TestWaiterBegins(t *testing.T) {
 	require.Equal(t, []any{uint64(0), 0}, []any{from, most})
 }
 
-// placed gives a place a ticket, which it keeps when it is renewed at a revision.
+// placed gives a place a ticket, which it keeps when a renewal moves it to revision.
 func placed(e record.Entry, ticket, revision uint64) record.Entry {
 	e.Token, e.Revision = ticket, revision
 	return e
 }
 
-// TestWaiterCutOff: a part that was cut off lacks places that were renewed. Its predecessor's tombstone makes a waiter
-// the first only if no ticket is left for another place between the two.
+// TestWaiterCutOff checks what a waiter concludes from a list that was cut off, which lacks places that were renewed.
+// The predecessor's tombstone makes the waiter the first only if no other place can have a ticket between the two.
 func TestWaiterCutOff(t *testing.T) {
 	q := listed("A", "B", "C")
 	for _, c := range []struct {
@@ -148,7 +148,7 @@ func TestWaiterCutOff(t *testing.T) {
 					kept = append(kept, e.ID)
 				}
 				require.Equal(t, want, kept)
-				if cut { // and so if its own place was renewed, and is behind the cut
+				if cut { // and if its own place was renewed and lies behind the cut
 					hidden := waiterAt(false, Near)
 					s, a := judged(&hidden, queue[:3], Read{From: c.from, Cut: true, Alone: true})
 					require.Equal(t, []any{Behind, "C", sure}, []any{s, a.Pred.ID, a.Sure})
@@ -158,8 +158,8 @@ func TestWaiterCutOff(t *testing.T) {
 	}
 }
 
-// TestWaiterGlance: the place right before the ticket is the predecessor, also of a reader that a reader does not block.
-// Anything else has the waiter read from further back on.
+// TestWaiterGlance checks that the place right before the ticket is the predecessor, even if both are readers, which do
+// not block each other. Otherwise the waiter reads from further back.
 func TestWaiterGlance(t *testing.T) {
 	a, b := placed(listed("A")[0], 48, 48), placed(listed("B")[0], 49, 49)
 	for _, c := range []struct {
@@ -190,7 +190,7 @@ func TestWaiterGlance(t *testing.T) {
 			}
 			require.EqualValues(t, 49, ahead.Pred.TokenOrTicket())
 			require.True(t, ahead.Sure && ahead.Next)
-			// The predecessor has given up: then it reads from further back on.
+			// The predecessor has given up, so the waiter reads from further back.
 			w.PlaceGone(60)
 			before, _, there := w.KnownRead([]record.Entry{placed(listed()[0], 50, 50)}, true, serverNow)
 			require.True(t, there)
@@ -199,7 +199,7 @@ func TestWaiterGlance(t *testing.T) {
 			require.Equal(t, Near, w.Reach)
 		})
 	}
-	// The one before the predecessor has gone: the predecessor may be the head.
+	// The place ahead of the predecessor is gone, so the predecessor may be the head.
 	w := waiterAt(false, Glance)
 	_, _ = judged(&w, []record.Entry{a, b}, Read{From: 48, Cut: true, Alone: true})
 	require.True(t, w.Knows("A") && !w.Knows("me"))
@@ -213,15 +213,15 @@ func TestWaiterGlance(t *testing.T) {
 	require.Equal(t, Whole, w.Reach)
 }
 
-// tombstone is the record that a place leaves.
+// tombstone returns the record that a place leaves.
 func tombstone(e record.Entry, s record.Status) record.Entry {
 	e.Deleted, e.Status = true, s
 	return e
 }
 
-// TestWaiterRecalls: once its predecessor has gone, a waiter reads what is left of the places before it. A tombstone
-// of one that was granted with nobody before it shows that all before that one are over. Without such a proof, or
-// a list of the whole queue, the absence of those that it knows is not enough.
+// TestWaiterRecalls checks that once its predecessor is gone, a waiter reads what is left of the places ahead of it.
+// The tombstone of a place that was granted with nobody ahead of it shows that all places before it are over. Without
+// such a proof, or a list of the whole queue, it is not enough that the places it knows are absent.
 func TestWaiterRecalls(t *testing.T) {
 	q := listed("A", "B", "-c", "D")
 	begunBy := func(reads bool, from uint64, reach Reach, alone bool) Waiter {
@@ -267,8 +267,8 @@ func TestWaiterRecalls(t *testing.T) {
 	require.False(t, there, "the own place has gone")
 }
 
-// TestWaiterSeeks: a waiter that does not know the head lists the queue, which may be short. In a long one it lists all
-// places only if few of those that it knows are left.
+// TestWaiterSeeks checks that a waiter that does not know the head lists the queue, which may be short. If it is long,
+// the waiter lists all places only if few of those it knows are left.
 func TestWaiterSeeks(t *testing.T) {
 	q := listed("A", "B", "C", "D")
 	begun := func() Waiter {
@@ -305,8 +305,8 @@ func TestWaiterSeeks(t *testing.T) {
 	}
 }
 
-// TestWaiterMissing: one of several servers may lack a place that was renewed. A place that is not shown, without a
-// tombstone, is asked of the leader. And a claim that was stored again has another place.
+// TestWaiterMissing checks that a place missing from a list is looked up at the leader if there is no tombstone either,
+// because one of several servers may lack a place that was renewed. A claim that was stored again has another place.
 func TestWaiterMissing(t *testing.T) {
 	q := listed("A", "B", "C")
 	begun := func() Waiter {
@@ -330,20 +330,21 @@ func TestWaiterMissing(t *testing.T) {
 	require.Equal(t, "B", a.Pred.ID)
 }
 
-// TestWaiterOfReplica: that nobody is before it a waiter believes of a list that lacks no live record.
+// TestWaiterOfReplica checks that a waiter concludes that nobody is ahead of it only from a list that lacks no live
+// record.
 func TestWaiterOfReplica(t *testing.T) {
 	w := waiterAt(false, Start)
 	before, _, _ := w.QueueListed(listed(), false, 7, serverNow)
 	s, _ := w.Judge(before, Read{})
 	require.Equal(t, ListOn, s)
 	require.Equal(t, Named, w.Reach)
-	before, _, _ = w.QueueListed(listed(), false, 0, serverNow) // without the lock beside it
+	before, _, _ = w.QueueListed(listed(), false, 0, serverNow) // without the lock alongside
 	s, _ = w.Judge(before, Read{})
 	require.Equal(t, Foremost, s)
 	require.EqualValues(t, 7, w.Vacant, "the tombstone that the list before has shown")
 }
 
-// TestWaiterInParts: each list that is too short has the next one reach further back.
+// TestWaiterInParts checks that each list that is too short makes the next one reach further back.
 func TestWaiterInParts(t *testing.T) {
 	w := waiterAt(false, Near)
 	for _, next := range []Reach{Far, Farther, Farthest, Whole} {
@@ -358,9 +359,9 @@ func TestWaiterInParts(t *testing.T) {
 	require.Zero(t, w.Vacant, "once the predecessor has gone, the lock may be another's")
 }
 
-// TestWaiterInCrowd: where many have come together, a waiter reads single records, from farther and farther before its
-// ticket on. It lists the start of the queue late, and only if that may be short. It follows the first place that it
-// finds, whatever that wants, and once that has gone it reads single records again.
+// TestWaiterInCrowd checks that a waiter that queued in a crowd reads single records, further and further back from its
+// ticket. It lists the start of the queue late, and only if the queue may be short. It follows the first place it
+// finds, whatever that place waits for, and reads single records again once that place is gone.
 func TestWaiterInCrowd(t *testing.T) {
 	for _, c := range []struct {
 		length int
@@ -396,7 +397,7 @@ func TestWaiterInCrowd(t *testing.T) {
 	require.Equal(t, Whole, w.Reach)
 }
 
-// TestWaiterGone: a list that contains the ticket lacks the own place: it has ended.
+// TestWaiterGone checks that a waiter's place has ended if a list that covers its ticket lacks the place.
 func TestWaiterGone(t *testing.T) {
 	w := waiterAt(false, Start)
 	w.ID = "you"
@@ -404,8 +405,8 @@ func TestWaiterGone(t *testing.T) {
 	require.False(t, there)
 }
 
-// TestWaiterBehindTheDead: a waiter deletes the overdue places right before its own. Those further
-// ahead have waiters that do.
+// TestWaiterBehindTheDead checks that a waiter deletes the overdue places right ahead of its own. The overdue places
+// further ahead are left to the waiters behind them.
 func TestWaiterBehindTheDead(t *testing.T) {
 	q := listed("A", "B", "C", "D")
 	for _, i := range []int{0, 2, 3} {
@@ -417,7 +418,7 @@ func TestWaiterBehindTheDead(t *testing.T) {
 	require.Equal(t, 2, over)
 }
 
-// TestWaiterAsOf: the next list contains what has shown that the predecessor is gone.
+// TestWaiterAsOf checks that the next list contains the revision that showed the predecessor gone.
 func TestWaiterAsOf(t *testing.T) {
 	w := Waiter{ID: "me", Ticket: 7}
 	w.Begin(0, 0)
@@ -428,7 +429,7 @@ func TestWaiterAsOf(t *testing.T) {
 	require.EqualValues(t, 12, w.AsOf)
 }
 
-// TestPlaces: what a waiter remembers of the places that it has had, and what their tombstones say.
+// TestPlaces checks what a waiter remembers about the places it has had, and what their tombstones say.
 func TestPlaces(t *testing.T) {
 	var p Places
 	has := func(o Outcome, gone, first bool, left record.Status, pause int, want Places) {

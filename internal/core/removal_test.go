@@ -9,7 +9,7 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// removal ends the record of "me", which was acknowledged at revision 10.
+// removal ends the record of "me" that was acknowledged at revision 10.
 func removal() *Removal { return &Removal{ID: "me", Revision: 10} }
 
 func ended(revision uint64, id string, status record.Status) record.Entry {
@@ -18,7 +18,7 @@ func ended(revision uint64, id string, status record.Status) record.Entry {
 	return e
 }
 
-// TestRemovalWrote: what an answer to the write means.
+// TestRemovalWrote checks what follows from the reply to the write.
 func TestRemovalWrote(t *testing.T) {
 	for _, c := range []struct {
 		refusal    Refusal
@@ -29,7 +29,7 @@ func TestRemovalWrote(t *testing.T) {
 		{Acknowledged, true, Removed, false},
 		{Conflict, true, ReadRecord, false},
 		{InFlight, true, WriteSoon, false},
-		{InFlight, false, WriteSoon, true}, // a leader that was deposed refuses so, too
+		{InFlight, false, WriteSoon, true}, // a deposed leader refuses the same way
 		{Unsure, true, WriteLater, true},
 	} {
 		r := removal()
@@ -38,7 +38,7 @@ func TestRemovalWrote(t *testing.T) {
 	}
 }
 
-// TestRemovalFound: what the record says that has refused the write, at revision 11.
+// TestRemovalFound checks what follows from the record that refused the write, at revision 11.
 func TestRemovalFound(t *testing.T) {
 	type found struct {
 		entry  record.Entry
@@ -76,7 +76,7 @@ func TestRemovalFound(t *testing.T) {
 		{"its record, by a leader that does not know it", nil, found{entry: stored(10, "me", 1, record.StatusHeld), named: 9}, WriteSoon},
 		{"no answer", nil, found{named: 11, alone: true, unread: true}, WriteLater},
 		{"an older record, of a server that lags", nil, found{entry: stored(9, "me", 1, record.StatusHeld), named: 11}, WriteLater},
-		// A refusal that does not know the acknowledged revision is of a leader that was deposed.
+		// A refusal by a leader that does not know the acknowledged revision comes from a deposed leader.
 		{"another's, by a deposed leader", nil, found{entry: stored(12, "you", 1, record.StatusHeld), named: 9}, Removed},
 		{"another's, by the only server", nil, found{entry: stored(12, "you", 1, record.StatusHeld), named: 9, alone: true}, LostBefore},
 		{"nothing yet, by a deposed leader", nil, found{named: 9}, LostBefore},
@@ -91,15 +91,15 @@ func TestRemovalFound(t *testing.T) {
 	}
 }
 
-// TestRemovalOfRenewed: the next write expects the renewal that was still on its way.
+// TestRemovalOfRenewed checks that the next write expects the renewal that was still under way.
 func TestRemovalOfRenewed(t *testing.T) {
 	r := removal()
 	r.RecordRead(stored(11, "me", 1, record.StatusHeld), false, 11, true, 0)
 	require.EqualValues(t, 11, r.Revision)
 }
 
-// TestRemovalBroken: the operator's word stays, whatever is found after it. It is deleted, but where a lock was to be
-// handed over: there it is left as it is.
+// TestRemovalBroken checks that an operator's break stands, whatever is found after it. The broken record is deleted,
+// unless the lock was to be handed over, in which case it is left as it is.
 func TestRemovalBroken(t *testing.T) {
 	for _, e := range []record.Entry{stored(11, "me", 1, record.StatusBroken), ended(11, "me", record.StatusBroken)} {
 		r := removal()
@@ -116,12 +116,13 @@ func TestRemovalBroken(t *testing.T) {
 	require.NotNil(t, r.Broken)
 }
 
-// TestRemovalLate: an empty key shows no tombstone for longer than a second, so one may have been there.
+// TestRemovalLate checks that an empty key proves nothing after more than a second, because a tombstone may have come
+// and gone.
 func TestRemovalLate(t *testing.T) {
 	require.Equal(t, Removed, removal().RecordRead(record.Entry{}, false, 9, false, 2*time.Second))
 }
 
-// TestRemovalExact: another record than the one that is meant stays.
+// TestRemovalExact checks that only the exact record that is meant is removed.
 func TestRemovalExact(t *testing.T) {
 	r := removal()
 	r.Exact = true

@@ -10,14 +10,15 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// stored is a record as the tests of scripts name it.
+// stored returns a record with the fields that the script tests name.
 func stored(revision uint64, id string, attempt int, status record.Status) record.Entry {
 	e := record.Entry{}
 	e.Revision, e.ID, e.Attempt, e.Status = revision, id, attempt, status
 	return e
 }
 
-// TestOfScripts has stories that a simulator found with the line taken out that they are about, and shrunk.
+// TestOfScripts replays stories that a simulator found, and shrank, after the line that each one is about
+// had been removed.
 func TestOfScripts(t *testing.T) {
 	t.Parallel()
 	terms := clock.Terms{TTL: 6 * time.Second, Margin: time.Second}

@@ -10,7 +10,7 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// waiter is a story of a waiter "me" behind the place of "B", and of the head "A" before it.
+// waiter tells the story of a waiter "me" behind the place of "B", with the head "A" ahead of both.
 type waiter struct {
 	t *testing.T
 	Successor
@@ -19,7 +19,7 @@ type waiter struct {
 }
 
 const (
-	followBegun = clock.Instant(-time.Hour) // instants have no sign that means something
+	followBegun = clock.Instant(-time.Hour) // the sign of an instant has no meaning
 	placeTTL    = 15 * time.Second
 )
 
@@ -33,13 +33,13 @@ func newWaiter(t *testing.T, keys int, f Successor) *waiter {
 	return w
 }
 
-// looks takes a look at keys, of which those that are zero are free, some time later.
+// looks scans the keys some time later. A zero entry is a free key.
 func (w *waiter) looks(after time.Duration, keys ...record.Entry) (d Decision, k int, revision uint64) {
 	w.now = w.now.Add(after)
 	return w.LockScanned(View{Keys: keys, Queue: w.queue, Sent: w.now}, w.now)
 }
 
-// stays: a look leaves the lock alone.
+// stays requires that a scan leaves the lock alone.
 func (w *waiter) stays(after time.Duration, keys ...record.Entry) *waiter {
 	w.t.Helper()
 	d, _, _ := w.looks(after, keys...)
@@ -47,7 +47,7 @@ func (w *waiter) stays(after time.Duration, keys ...record.Entry) *waiter {
 	return w
 }
 
-// takes: a look has the waiter claim key k at a revision.
+// takes requires that a scan makes the waiter claim key k at revision.
 func (w *waiter) takes(after time.Duration, k int, revision uint64, keys ...record.Entry) *waiter {
 	w.t.Helper()
 	d, got, at := w.looks(after, keys...)
@@ -63,8 +63,8 @@ func heldAt(revision uint64) record.Entry {
 	return e
 }
 
-// A waiter takes a lock that its own reads have seen free for 1.2 s, at what it
-// has read, and deletes the place of the head as it was read.
+// A waiter takes a lock that its own reads have shown free for 1.2 s. It claims the lock at the revision it has read
+// and deletes the head's place as it was read.
 func TestSuccessorTakesAnIdleLock(t *testing.T) {
 	w := newWaiter(t, 1, Successor{})
 	w.stays(0, freeAt(7)).stays(600*time.Millisecond, freeAt(7)).stays(599*time.Millisecond, freeAt(7))
@@ -76,7 +76,7 @@ func TestSuccessorTakesAnIdleLock(t *testing.T) {
 	require.False(t, evicts, "the head may have come back since")
 }
 
-// What ends the wait for an idle lock: the head takes it, another client is quicker, a look fails.
+// The wait for an idle lock starts over when the head takes the lock, another client is quicker, or a look fails.
 func TestSuccessorBeginsAnew(t *testing.T) {
 	begun := func(t *testing.T) *waiter {
 		return newWaiter(t, 1, Successor{}).stays(0, freeAt(7)).stays(600*time.Millisecond, freeAt(7))
@@ -99,17 +99,17 @@ func TestSuccessorBeginsAnew(t *testing.T) {
 			w.takes(600*time.Millisecond, 0, c.then, freeAt(c.then))
 		})
 	}
-	begun(t).takes(600*time.Millisecond, 0, 7, freeAt(7)) // else
+	begun(t).takes(600*time.Millisecond, 0, 7, freeAt(7)) // otherwise
 }
 
-// Those behind the second waiter leave the lock to it.
+// Waiters behind the second one leave the lock to it.
 func TestSuccessorJitter(t *testing.T) {
 	w := newWaiter(t, 1, Successor{Jitter: 100 * time.Millisecond})
 	w.stays(0, freeAt(7)).stays(600*time.Millisecond, freeAt(7)).stays(600*time.Millisecond, freeAt(7))
 	w.takes(100*time.Millisecond, 0, 7, freeAt(7))
 }
 
-// Of several free slots it takes the one that has been free for longest.
+// Of several free slots, the waiter takes the one that has been free longest.
 func TestSuccessorSlots(t *testing.T) {
 	w := newWaiter(t, 3, Successor{})
 	w.stays(0, heldAt(3), freeAt(7), heldAt(5))
@@ -117,8 +117,8 @@ func TestSuccessorSlots(t *testing.T) {
 	w.takes(600*time.Millisecond, 1, 7, freeAt(8), freeAt(7), heldAt(5))
 }
 
-// A free slot at or above the number of the head says nothing about the head: it is not taken, has no
-// window, and its head keeps its place. What the head knows of is taken as ever.
+// A free slot numbered at or above the head's permits says nothing about the head. The waiter does not take it, opens
+// no window for it, and leaves the head's place alone. Slots that the head knows about are taken as usual.
 func TestSuccessorHeadOfFewer(t *testing.T) {
 	for name, c := range map[string]struct {
 		head, own int
@@ -147,7 +147,7 @@ func TestSuccessorHeadOfFewer(t *testing.T) {
 		})
 	}
 
-	// A slot that was the evidence against one head is none against the next: the waiter lists the queue again.
+	// A slot that was evidence against one head is no evidence against the next, so the waiter lists the queue again.
 	w := newWaiter(t, 2, Successor{})
 	w.stays(0, heldAt(3), freeAt(7)).stays(600*time.Millisecond, heldAt(3), freeAt(7))
 	w.queue[0] = placeOf("C", 1)
@@ -155,7 +155,7 @@ func TestSuccessorHeadOfFewer(t *testing.T) {
 	require.Equal(t, ListAgain, d)
 }
 
-// A waiter far back in a long queue does not watch the lock, and looks for the head now and then only.
+// A waiter far back in a long queue does not watch the lock and looks for the head only now and then.
 func TestSuccessorFarBack(t *testing.T) {
 	keys, server := []string{"lock.l"}, time.Now()
 	w := newWaiter(t, 1, Successor{})
@@ -187,8 +187,8 @@ func TestSuccessorFarBack(t *testing.T) {
 	require.False(t, w.Near(), "a renewal was read that was not notified")
 }
 
-// An own claim without an answer, which turns up, is adopted at once. A queue without the predecessor,
-// or without the own place, is listed again.
+// If the waiter's own unanswered claim turns up, it is adopted immediately. If the queue lacks the predecessor or the
+// waiter's own place, it is listed again.
 func TestSuccessorQueue(t *testing.T) {
 	w := newWaiter(t, 1, Successor{})
 	d, k, revision := w.LockScanned(View{Keys: []record.Entry{stored(9, "claim", 1, record.StatusHeld)}, Queue: w.queue, Own: "claim"}, w.now)
@@ -203,7 +203,8 @@ func TestSuccessorQueue(t *testing.T) {
 	}
 }
 
-// A record whose time is over by the estimate is looked at soon. The tombstone in its place is of a free lock.
+// A record that should have ended by the waiter's estimate is looked at again soon. A tombstone in its place means that
+// the lock is free.
 func TestSuccessorOverdue(t *testing.T) {
 	w := newWaiter(t, 1, Successor{})
 	over := heldAt(9)
@@ -219,7 +220,7 @@ func TestSuccessorOverdue(t *testing.T) {
 	require.Equal(t, Take, d)
 }
 
-// The tombstone of a waiter that was granted with nobody before it makes its successor the first, and no other one.
+// Only the tombstone of a predecessor that was granted with nobody ahead of it makes its successor the first.
 func TestSuccessorFirst(t *testing.T) {
 	granted := record.Body{ID: "B", Status: record.StatusGranted}
 	first := func(f Successor, tombstone record.Body) bool {
@@ -236,8 +237,8 @@ func TestSuccessorFirst(t *testing.T) {
 	require.False(t, first(Successor{}, record.Body{ID: "B", Status: record.StatusPassed}), "out of turn")
 }
 
-// A waiter reads by its timers. It watches the lock from its second read on if it is the second, and
-// else when the predecessor has been silent for longer than those that live are.
+// A waiter reads on a timer. If it is the second, it watches the lock from its second read on. Otherwise it does so
+// once the predecessor has been silent for longer than a live one would be.
 func TestSuccessorTimers(t *testing.T) {
 	for _, second := range []bool{true, false} {
 		w := newWaiter(t, 1, Successor{})
@@ -271,8 +272,9 @@ func TestSuccessorTimers(t *testing.T) {
 	}
 }
 
-// The lease of the holder ends without a notification. A waiter reads the lock then, however far back it is: all before
-// it may have died with the holder. Those far back read later. A holder that lives renews its lease before that.
+// The holder's lease may end without a notification. A waiter then reads the lock no matter how far back it is, because
+// everyone ahead of it may have died along with the holder. Waiters far back read later, and a live holder renews its
+// lease before that.
 func TestSuccessorReadsAtEnd(t *testing.T) {
 	keys, server := []string{"slot.l.0", "slot.l.1", "slot.l.2"}, time.Now()
 	lease := func(left time.Duration) record.Entry {
@@ -310,7 +312,8 @@ func TestSuccessorReadsAtEnd(t *testing.T) {
 	}
 }
 
-// The read that proves a new subscription does not show the lock: what the read before it has shown of the lease counts on.
+// The read that proves a new subscription does not show the lock, so what the previous read showed of the lease remains
+// in effect.
 func TestSuccessorReadsAtEndAfterReconnect(t *testing.T) {
 	server := time.Now()
 	e := heldAt(6)
@@ -329,7 +332,7 @@ func TestSuccessorReadsAtEndAfterReconnect(t *testing.T) {
 	require.Equal(t, ends.Add(time.Second), w.At(), "once")
 }
 
-// A waiter behind a holder that lives reads by its timer, however short the TTL of the holder is.
+// A waiter behind a live holder reads on its own timer, no matter how short the holder's TTL is.
 func TestSuccessorBehindAHolderThatLives(t *testing.T) {
 	for ttl := time.Second; ttl <= 15*time.Second; ttl += time.Second {
 		w, server := newWaiter(t, 1, Successor{}), time.Now()
@@ -347,8 +350,8 @@ func TestSuccessorBehindAHolderThatLives(t *testing.T) {
 	}
 }
 
-// A record whose time is over, and then its removal, are one free lock. So are a tombstone and its end. Two tombstones
-// are two.
+// A record past its end and its subsequent removal count as one free lock, as do a tombstone and its expiry. Two
+// different tombstones count as two.
 func TestSuccessorRemoved(t *testing.T) {
 	server, keys := time.Now(), []string{"lock.l"}
 	over := heldAt(6)
@@ -372,8 +375,8 @@ func TestSuccessorRemoved(t *testing.T) {
 	}
 }
 
-// A key that is free in two reads in a row makes the waiter look, and one read alone does not: that
-// may meet any hand-over. A notification makes it look after a pause, unless the head is quicker.
+// A key that is free in two consecutive reads makes the waiter look. A single read does not, because it may coincide
+// with any hand-over. A notification makes the waiter look after a pause, unless the head is quicker.
 func TestSuccessorLooks(t *testing.T) {
 	server := time.Now()
 	keys := []string{"lock.l"}
@@ -404,7 +407,7 @@ func TestSuccessorLooks(t *testing.T) {
 	require.False(t, w.Scans(w.now.Add(time.Hour)))
 }
 
-// The pauses of Lateness are short for as long as the clocks of two servers may differ.
+// Lateness returns short pauses for as long as the clocks of two servers may differ.
 func TestLateness(t *testing.T) {
 	var l Lateness
 	var all time.Duration

@@ -8,7 +8,8 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// TestArrival: a newcomer claims what is free, at the revision that it has read, unless others wait.
+// TestArrival checks that a newcomer claims a free key at the revision it has read, unless others
+// wait.
 func TestArrival(t *testing.T) {
 	none, held, own := record.Entry{}, heldAt(7), stored(8, "me", 1, record.StatusHeld)
 	gone := stored(9, "B", 1, record.StatusGone)

@@ -13,12 +13,13 @@ func seconds(n float64) clock.Instant {
 	return clock.Instant(0).Add(time.Duration(n * float64(time.Second)))
 }
 
-// validFor is the terms of a write that counts for n seconds.
+// validFor returns the terms of a write that is valid for n seconds.
 func validFor(n int) clock.Terms {
 	return clock.Terms{TTL: time.Duration(n+1) * time.Second, Margin: time.Second}
 }
 
-// TestValidity: a grant that was sent at 0 counts for 9 s, and a renewal from its own sending.
+// TestValidity checks that a grant sent at 0 is valid for 9 s, and that a renewal is valid from
+// when it was sent.
 func TestValidity(t *testing.T) {
 	v := ValidFrom(0, validFor(9))
 	require.Equal(t, seconds(9), v.End)
@@ -32,7 +33,7 @@ func TestValidity(t *testing.T) {
 	require.False(t, v.Planned())
 }
 
-// TestValidityLate: a confirmation that arrives at the end, or after it, revives nothing.
+// TestValidityLate checks that a confirmation arriving at or after the end revives nothing.
 func TestValidityLate(t *testing.T) {
 	v := ValidFrom(0, validFor(9))
 	require.False(t, v.InTime(seconds(9)))
@@ -40,7 +41,8 @@ func TestValidityLate(t *testing.T) {
 	require.False(t, v.Over(seconds(9)-1))
 }
 
-// TestValidityShorter: a renewal with a shorter TTL may replace the record from its sending on.
+// TestValidityShorter checks that a renewal with a shorter TTL shortens the validity as soon as
+// it is sent, because from then on it may replace the record.
 func TestValidityShorter(t *testing.T) {
 	v := ValidFrom(0, validFor(9))
 	require.True(t, v.RenewalSent(seconds(1), validFor(2)))
@@ -48,7 +50,7 @@ func TestValidityShorter(t *testing.T) {
 	require.False(t, v.RenewalSent(seconds(2), validFor(2)))
 }
 
-// TestValidityBounded: no renewal outlasts the time that a lock was taken until.
+// TestValidityBounded checks that no renewal outlasts the time until which a lock was taken.
 func TestValidityBounded(t *testing.T) {
 	v := ValidFrom(0, validFor(9))
 	v.Bound(seconds(10))

@@ -22,8 +22,8 @@ func freeAt(revision uint64) record.Entry {
 	return record.Entry{Record: kvstore.Record{Key: "lock.l", Revision: revision, Deleted: true}}
 }
 
-// A window goes on from read to read while nothing has changed, and its tombstone may expire.
-// Everything else begins it anew.
+// A window continues from read to read while nothing changes, even if its tombstone expires.
+// Anything else restarts it.
 func TestWindow(t *testing.T) {
 	const at = clock.Instant(-5 * time.Second)
 	head := placeOf("A", 0)

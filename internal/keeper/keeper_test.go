@@ -13,7 +13,8 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// owner is a record without duties, which notes its end. Its end takes the keeper's mutex, as a cohort's does.
+// owner owns a record without duties and notes its end. Like a cohort, it takes the keeper's mutex when the record
+// ends.
 type owner struct {
 	Record
 	why  string
@@ -34,7 +35,7 @@ func (o *owner) Over() {
 	o.over++
 }
 
-// kept makes n records of a keeper in memory.
+// kept creates n records in a keeper with an in-memory bucket.
 func kept(t *testing.T, n int) (*Keeper, []*owner) {
 	b := bucket.New(kvstore.NewMemory(kvstore.DefaultBucket).Open(), "", nil)
 	r := New(b, Config{Holding: func() {}, Doubted: func() {}, Warn: func(string, ...any) {}})
@@ -52,8 +53,8 @@ func kept(t *testing.T, n int) (*Keeper, []*owner) {
 	return r, all
 }
 
-// TestEndsFollowTheMutex: what follows from ends is done when the mutex is released, whoever releases it, for each record
-// once, and without the mutex.
+// TestEndsFollowTheMutex checks that the consequences of an end run when the mutex is released, no matter who releases
+// it: once per record, and without the mutex held.
 func TestEndsFollowTheMutex(t *testing.T) {
 	r, all := kept(t, 3)
 	r.Lock()
@@ -72,7 +73,7 @@ func TestEndsFollowTheMutex(t *testing.T) {
 	require.Zero(t, r.Held())
 }
 
-// TestLeaveTwice: a record has one end by its holder, and both callers wait for that.
+// TestLeaveTwice checks that a holder ends its record only once and that both callers wait for that end.
 func TestLeaveTwice(t *testing.T) {
 	_, all := kept(t, 1)
 	gone := all[0].Leave(record.StatusGone)
@@ -81,8 +82,8 @@ func TestLeaveTwice(t *testing.T) {
 	require.Equal(t, 1, all[0].over)
 }
 
-// TestTombstoneOfAPlaceThatGrows: goroutines join the FIFO of a place until its seeker has noted the grant. The race
-// detector judges.
+// TestTombstoneOfAPlaceThatGrows checks that goroutines may join a place's FIFO until its seeker has noted the grant.
+// It relies on the race detector.
 func TestTombstoneOfAPlaceThatGrows(t *testing.T) {
 	_, all := kept(t, 1)
 	done := make(chan struct{})

@@ -25,18 +25,18 @@ func TestMain(m *testing.M) { kit.LeakCheck(m) }
 
 const (
 	ttl   = 15 * time.Second
-	valid = 14 * time.Second // of each write, from its sending on
+	valid = 14 * time.Second // of each write, from when it was sent
 )
 
-// lease is a record of a keeper, which notes what happens to it.
+// lease is a keeper's record that notes what happens to it.
 type lease struct {
 	keeper.Record
 	w *world
 
-	// Under w.mu.
+	// Guarded by w.mu.
 	end     core.End
 	why     string
-	over    time.Duration // when it ended; 0: it has not
+	over    time.Duration // when it ended, or 0 if it has not
 	refused []error
 	risks   int
 }
@@ -53,13 +53,13 @@ func (l *lease) Over()                                    { l.note(func() { l.ov
 
 func (l *lease) note(fn func()) { l.w.note(fn) }
 
-// ended returns when the lease ended, 0 if it has not, and the end with its evidence.
+// ended returns when the lease ended, or 0 if it has not, along with the kind of end and its evidence.
 func (l *lease) ended() (at time.Duration, end core.End, why string) {
 	l.note(func() { at, end, why = l.over, l.end, l.why })
 	return at, end, why
 }
 
-// world is a keeper with its bucket in memory, over faults, and another client of the bucket.
+// world is a keeper with an in-memory bucket and injected faults, plus another client of that bucket.
 type world struct {
 	*keeper.Keeper
 	b, others *bucket.Bucket
@@ -77,19 +77,19 @@ func (w *world) note(fn func()) {
 	fn()
 }
 
-// warned are the warnings so far.
+// warned returns the warnings so far.
 func (w *world) warned() (all []string) {
 	w.note(func() { all = w.warnings })
 	return all
 }
 
-// doubted returns how often a record had gone.
+// doubted returns how often a record turned out to be gone.
 func (w *world) doubted() (n int) {
 	w.note(func() { n = w.doubts })
 	return n
 }
 
-// inMemory runs fn with a keeper, and ends that when fn has returned.
+// inMemory runs fn with a keeper and closes the keeper when fn returns.
 func inMemory(t *testing.T, wrap func(kvstore.KV) kvstore.KV, fn func(t *testing.T, w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		m := kvstore.NewMemory(kvstore.DefaultBucket)
@@ -114,7 +114,7 @@ func inMemory(t *testing.T, wrap func(kvstore.KV) kvstore.KV, fn func(t *testing
 	})
 }
 
-// hold writes the record of a lock, and has the keeper renew it.
+// hold writes a lock's record and has the keeper renew it.
 func (w *world) hold(t *testing.T, name string) *lease {
 	t.Helper()
 	l := &lease{w: w}
@@ -129,7 +129,7 @@ func (w *world) hold(t *testing.T, name string) *lease {
 	return l
 }
 
-// entry is what the bucket has of a lock.
+// entry returns a lock's record from the bucket.
 func (w *world) entry(t *testing.T, name string) record.Entry {
 	t.Helper()
 	e, err := w.others.Read(t.Context(), "lock."+name, 0)
@@ -142,7 +142,8 @@ func (l *lease) held() bool {
 	return state == core.StateHeld
 }
 
-// A keeper keeps a client's records alive, for as long as renewals are answered: also if the first answer to each is lost.
+// A keeper keeps a client's records alive for as long as renewals are answered, even if the first reply to each is
+// lost.
 func TestKeepsAlive(t *testing.T) {
 	for name, fate := range map[string]faults.Fate{"answered": faults.Pass, "every other answer lost": faults.LoseAnswer, "every other lost": faults.Drop, "slow": faults.Delay(2 * time.Second)} {
 		t.Run(name, func(t *testing.T) {
@@ -164,8 +165,8 @@ func TestKeepsAlive(t *testing.T) {
 	}
 }
 
-// The context of a lease ends at the end of its validity whatever the network does: it fails, answers nothing, answers
-// late, or takes no bytes.
+// A lease's context ends with its validity no matter what the network does: it may fail, swallow everything, deliver
+// replies late, or accept no bytes.
 func TestEndsInTime(t *testing.T) {
 	for name, tc := range map[string]struct {
 		happens func(w *world)
@@ -202,7 +203,7 @@ func TestEndsInTime(t *testing.T) {
 	}
 }
 
-// stuck is a store whose network takes no renewals.
+// stuck is a store whose network accepts no renewals.
 type stuck struct {
 	kvstore.KV
 	end chan struct{}
@@ -213,8 +214,8 @@ func (s *stuck) Send(w kvstore.Write, done func(kvstore.Answer)) (func(), error)
 	return s.KV.Send(w, done)
 }
 
-// A renewal whose answer is late is worth nothing: by then the server may have accepted another write. Its record is
-// deleted, so that nobody waits for its TTL.
+// A renewal whose reply is late is worthless, because by then the server may have accepted another write. Its record is
+// deleted so that nobody has to wait for its TTL.
 func TestLateAnswer(t *testing.T) {
 	inMemory(t, nil, func(t *testing.T, w *world) {
 		l := w.hold(t, "x")
@@ -224,13 +225,13 @@ func TestLateAnswer(t *testing.T) {
 		_, end, _ := l.ended()
 		require.Equal(t, core.EndLost, end)
 		require.True(t, w.entry(t, "x").Live(), "the renewal of 5 s: %+v", w.entry(t, "x"))
-		time.Sleep(4 * time.Second) // the answer comes at 17 s
+		time.Sleep(4 * time.Second) // the reply comes at 17 s
 		require.False(t, l.held())
 		require.False(t, w.entry(t, "x").Live(), "its TTL would end at 20 s")
 	})
 }
 
-// Only proof ends a record before its time: a read that shows another claim, a tombstone, a break, or nothing.
+// Only proof ends a record early: a read that shows another claim, a tombstone, a break or nothing.
 func TestProof(t *testing.T) {
 	write := func(t *testing.T, w *world, status record.Status, id string, deletes bool) {
 		e := w.entry(t, "x")
@@ -255,7 +256,7 @@ func TestProof(t *testing.T) {
 		"broken":        {func(t *testing.T, w *world) { write(t, w, record.StatusBroken, "id-x", false) }, core.EndBroken, "it hung"},
 		"gone": {func(t *testing.T, w *world) {
 			write(t, w, record.StatusGone, "id-x", true)
-			time.Sleep(2 * time.Second) // the tombstone has gone too
+			time.Sleep(2 * time.Second) // the tombstone is gone by now
 		}, core.EndLost, "its record was deleted"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -276,7 +277,7 @@ func TestProof(t *testing.T) {
 
 const ms = time.Millisecond
 
-// A deposed leader may refuse a renewal. The refusal only leads to a read, which shows the record.
+// A deposed leader may refuse a renewal. The refusal merely leads to a read, which shows the record.
 func TestRefusalIsNoProof(t *testing.T) {
 	inMemory(t, nil, func(t *testing.T, w *world) {
 		l := w.hold(t, "x")
@@ -288,7 +289,7 @@ func TestRefusalIsNoProof(t *testing.T) {
 	})
 }
 
-// A record that nobody could judge is kept, while the read fails, until its validity ends.
+// A record that nobody can judge, because every read fails, is kept until its validity ends.
 func TestRefusalThatNobodyCanRead(t *testing.T) {
 	inMemory(t, nil, func(t *testing.T, w *world) {
 		l := w.hold(t, "x")
@@ -302,8 +303,8 @@ func TestRefusalThatNobodyCanRead(t *testing.T) {
 	})
 }
 
-// The owner is told once of a server that refuses to renew its record, and the client counts as at risk. An outage is no
-// refusal: the client is at risk when two thirds of the validity are over.
+// When a server refuses to renew a record, its owner is told once and the client counts as at risk. An outage is not a
+// refusal: the client is at risk only after two thirds of the validity have passed.
 func TestAtRisk(t *testing.T) {
 	inMemory(t, nil, func(t *testing.T, w *world) {
 		l := w.hold(t, "x")
@@ -333,7 +334,7 @@ func TestAtRisk(t *testing.T) {
 	})
 }
 
-// When the connection is back, every renewal is due now.
+// After a reconnect, every renewal is due immediately.
 func TestRenewAll(t *testing.T) {
 	inMemory(t, nil, func(t *testing.T, w *world) {
 		for i := range 50 {
@@ -347,7 +348,7 @@ func TestRenewAll(t *testing.T) {
 	})
 }
 
-// In a bucket that has replaced another one, the records are lost that a read does not show, and no others.
+// When the bucket has replaced another one, exactly those records are lost that a read does not show.
 func TestLoseAbsent(t *testing.T) {
 	inMemory(t, nil, func(t *testing.T, w *world) {
 		there, absent, unknown := w.hold(t, "there"), w.hold(t, "absent"), w.hold(t, "unknown")
@@ -370,7 +371,7 @@ func TestLoseAbsent(t *testing.T) {
 	})
 }
 
-// While the renewals of the locks that a client holds are late, it takes no new ones.
+// While the renewals of the locks it holds are late, a client acquires no new ones.
 func TestRenewalsComeFirst(t *testing.T) {
 	inMemory(t, nil, func(t *testing.T, w *world) {
 		for i := range 2000 {
@@ -392,8 +393,8 @@ func TestRenewalsComeFirst(t *testing.T) {
 	})
 }
 
-// A Close waits for the locks to be released until its context ends. It ends the rest, leaves their records to their TTL,
-// and returns their names. A lock that is granted after that ends at once: nobody would renew it.
+// Close waits until the locks are released or its context ends. It then ends the remaining ones, leaves their records
+// to expire and returns their names. A lock granted after that ends immediately, because nobody would renew it.
 func TestClose(t *testing.T) {
 	inMemory(t, nil, func(t *testing.T, w *world) {
 		x, y := w.hold(t, "x"), w.hold(t, "y")
@@ -419,7 +420,7 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// The end of a record is repeated until the server has confirmed it.
+// The write that ends a record is repeated until the server has confirmed it.
 func TestRemovalIsRepeated(t *testing.T) {
 	for name, fate := range map[string]faults.Fate{
 		"answer lost": faults.LoseAnswer, "lost": faults.Drop, "in flight": faults.Refuse(kvstore.ErrInFlight), "not sent": faults.NotSent(kvstore.ErrUnavailable),
@@ -436,7 +437,8 @@ func TestRemovalIsRepeated(t *testing.T) {
 	}
 }
 
-// A deletion expects exactly one revision: the record of another claim stays, and one that was renewed meanwhile goes.
+// A deletion expects exactly one revision. Another claim's record stays, while a record that was renewed in the
+// meantime is deleted.
 func TestRemovalIsExact(t *testing.T) {
 	inMemory(t, nil, func(t *testing.T, w *world) {
 		l := w.hold(t, "x")
@@ -451,7 +453,7 @@ func TestRemovalIsExact(t *testing.T) {
 	})
 }
 
-// A deletion whose wait is over goes on in the background.
+// A deletion continues in the background after its caller has stopped waiting.
 func TestDeletionGoesOn(t *testing.T) {
 	for name, wait := range map[string]func(ctx context.Context, l *lease) (keeper.Deletion, time.Duration){
 		"time": func(ctx context.Context, l *lease) (keeper.Deletion, time.Duration) {
@@ -482,7 +484,8 @@ func TestDeletionGoesOn(t *testing.T) {
 	}
 }
 
-// The wait for an answer that nobody wants any more ends after five minutes, or with the client, and once.
+// The keeper waits for a reply that nobody wants any more until five minutes have passed or the client closes, and
+// drops it only once.
 func TestOrphansAreAwaited(t *testing.T) {
 	inMemory(t, nil, func(t *testing.T, w *world) {
 		dropped := map[string]time.Duration{}
@@ -505,7 +508,7 @@ func TestOrphansAreAwaited(t *testing.T) {
 	})
 }
 
-// A write that waits for its turn, because the service answers slowly, is withdrawn when its wait is over.
+// A write that is queued because the server replies slowly is withdrawn when its caller stops waiting.
 func TestWithdrawn(t *testing.T) {
 	inMemory(t, nil, func(t *testing.T, w *world) {
 		w.f.OnSend(func(int, kvstore.Write) faults.Fate { return faults.DelayAnswer(time.Minute) })

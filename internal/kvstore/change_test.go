@@ -17,7 +17,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// change changes the settings of the bucket.
+// change updates the bucket's settings.
 func change(t *testing.T, nc *nats.Conn, set func(*jetstream.StreamConfig)) {
 	t.Helper()
 	js := kit.JetStream(t, nc)
@@ -29,7 +29,7 @@ func change(t *testing.T, nc *nats.Conn, set func(*jetstream.StreamConfig)) {
 	check(t, err)
 }
 
-// doubts counts how often the store wants the bucket verified.
+// doubts counts how often the store asks for the bucket to be verified.
 func doubts(s *kvstore.Store) *atomic.Int32 {
 	n := new(atomic.Int32)
 	s.OnConnection(func(st kvstore.ConnState) {
@@ -40,7 +40,7 @@ func doubts(s *kvstore.Store) *atomic.Int32 {
 	return n
 }
 
-// Direct gets are switched off: every read goes to the leader, at the price of one refusal
+// With direct gets switched off, every read goes to the leader, at the cost of one refusal
 // until the bucket is verified. Then they are switched on again.
 func TestDirectOff(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
@@ -61,9 +61,10 @@ func TestDirectOff(t *testing.T) {
 		}
 		reads(1, 1)
 		change(t, admin, func(c *jetstream.StreamConfig) { c.AllowDirect = false })
-		// The list: two that are refused, the stream info, and each key refused and read twice.
+		// The list takes two refused requests and the stream info. Each key is then refused
+		// once and read twice.
 		reads(2, 2+1+2+2*2)
-		equal(t, "doubts", doubted.Load(), 2) // by the refusal, and by the stream info
+		equal(t, "doubts", doubted.Load(), 2) // one for the refusal and one for the stream info
 		check(t, s.Verify(t.Context()))
 		reads(1, 1+2)
 		change(t, admin, func(c *jetstream.StreamConfig) { c.AllowDirect = true })
@@ -75,8 +76,8 @@ func TestDirectOff(t *testing.T) {
 	})
 }
 
-// A bucket that has got replicas has them for the store from the next stream info on, or
-// from an answer that is older than the bucket was.
+// A store learns that its bucket has gained replicas from the next stream info, or from a reply
+// that lags behind the bucket.
 func TestReplicasAdded(t *testing.T) {
 	for _, how := range []string{"info", "lag"} {
 		testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
@@ -129,7 +130,7 @@ func TestReplicasAdded(t *testing.T) {
 	}
 }
 
-// Watches follow notifications that have another subject, and are told to check.
+// When the notifications move to another subject, watches follow them and are told to recheck.
 func TestRepublishMoved(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
 		var log bytes.Buffer
@@ -169,7 +170,7 @@ func TestRepublishMoved(t *testing.T) {
 	})
 }
 
-// A refused write has the bucket verified, now and then.
+// A refused write makes the store ask for the bucket to be verified, but only now and then.
 func TestRefusalDoubts(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
 		s := open(t, srv.Connect(), kvstore.Config{})

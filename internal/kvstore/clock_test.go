@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The estimate of the server's clock does not fall behind when the local wall clock
-// is set back, or when the monotonic clock stops while the machine is suspended.
+// The estimate of the server's clock does not fall behind when the local wall clock is
+// set back, or when the monotonic clock stops while the machine is suspended.
 func TestNowAfterClockStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c serverClock
@@ -20,7 +20,7 @@ func TestNowAfterClockStep(t *testing.T) {
 		require.WithinDuration(t, server.Add(10*time.Second), c.now(), 0)
 
 		back := *c.last.Load()
-		back.wall = back.wall.Add(time.Hour) // it was an hour ahead then
+		back.wall = back.wall.Add(time.Hour) // it was an hour ahead at the time
 		c.last.Store(&back)
 		require.WithinDuration(t, server.Add(10*time.Second), c.now(), 0)
 

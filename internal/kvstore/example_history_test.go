@@ -9,7 +9,7 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 )
 
-// The history of a bucket is a stream that sources it.
+// A bucket's history is a stream that sources the bucket.
 func ExampleHistoryStream() {
 	bucket := &jetstream.StreamInfo{ // js.Stream(ctx, "KV_sessions"), and its CachedInfo
 		Config: jetstream.StreamConfig{Name: "KV_sessions", Replicas: 3},

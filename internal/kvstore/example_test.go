@@ -18,7 +18,8 @@ func ExampleServerFits() {
 	// Output: true false
 }
 
-// A refusal tells a full bucket, which somebody has to enlarge, from a server that is away.
+// A refusal distinguishes a full bucket, which somebody has to enlarge, from a server that
+// cannot be reached.
 func ExampleRefused() {
 	ctx := context.Background()
 	nc, stop := example.Connect()
@@ -41,7 +42,8 @@ func ExampleRefused() {
 	// true false
 }
 
-// A write on a closed connection was certainly not sent. The server has answered the other one.
+// A write on a closed connection was certainly not sent, whereas the server has answered the
+// other one.
 func ExampleNotSent() {
 	ctx := context.Background()
 	nc, stop := example.Connect()

@@ -10,8 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// headers are header blocks that a server, or a record's writer, may have put
-// together.
+// headers are header blocks that a server or a record's writer may have produced.
 var headers = []string{
 	"", "Nats-TTL: 5s\r\n", "KV-Operation: DEL\r\n", "KV-Operation: PURGE\r\n", "Nats-Marker-Reason: MaxAge\r\n", "Nats-Sequence: 8\r\n", "a\r\n", ":\r\n",
 	"Nats-TTL: 9223372036854775807s\r\n", "Nats-TTL: never\r\n", "Status: 404\r\n", "Nats-Sequence: \r\n", "Nats-Subject: $KV.b.a.>\r\n",
@@ -19,8 +18,8 @@ var headers = []string{
 
 const position = "Nats-Subject: $KV.b.k\r\nNats-Sequence: 7\r\nNats-Time-Stamp: 2025-01-01T00:00:00.5Z\r\n"
 
-// FuzzRecord: whatever a message's header holds, reading it does not panic and
-// yields no negative time.
+// FuzzRecord checks that reading a message neither panics nor yields a negative time,
+// whatever its header contains.
 func FuzzRecord(f *testing.F) {
 	s := &stream{line: &line{prefix: "$KV.b."}}
 	for _, h := range headers {
@@ -36,11 +35,11 @@ func FuzzRecord(f *testing.F) {
 	})
 }
 
-// FuzzAnswer: an answer to a write is an acknowledgement only if it says so of
-// this stream, and a conflict only with the sequence it met.
+// FuzzAnswer checks that a reply to a write is an acknowledgement only if it says so for
+// this stream, and a conflict only if it carries the sequence that the write met.
 func FuzzAnswer(f *testing.F) {
 	s := newWriter(&stream{line: &line{prefix: "$KV.b."}, name: "KV_b"}, nil)
-	const plain = `{"stream":"KV_b", "seq":7}` // as the server writes it, so that the next ones are read without a decoder
+	const plain = `{"stream":"KV_b", "seq":7}` // as the server writes it, so that the next ones are parsed without a decoder
 	if a := s.answer(sentWrite{key: "lock.a"}, &nats.Msg{Data: []byte(plain)}); a.Revision != 7 || s.ackHead.Load() == nil {
 		f.Fatalf("%+v", a)
 	}
@@ -79,8 +78,9 @@ func FuzzAnswer(f *testing.F) {
 	})
 }
 
-// FuzzNotification: a message of any client to the subject of the notifications becomes an
-// event about a key, or no event. A timer that it starts ends with the watch.
+// FuzzNotification checks that a message from any client on the notification subject
+// becomes an event about a key, or no event, and that a timer it starts ends with the
+// watch.
 func FuzzNotification(f *testing.F) {
 	for _, h := range headers {
 		f.Add("NATS/1.0\r\n"+h+position+"\r\n", []byte("x"), true)

@@ -16,7 +16,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// sendOff sends a write whose answer is not awaited.
+// sendOff sends a write without waiting for the reply.
 func sendOff(t *testing.T, s kvstore.KV, key string) (forget func()) {
 	t.Helper()
 	forget, err := s.Send(kvstore.Write{Key: key, TTL: time.Minute}, func(kvstore.Answer) {})
@@ -24,7 +24,7 @@ func sendOff(t *testing.T, s kvstore.KV, key string) (forget func()) {
 	return forget
 }
 
-// silent checks that the store finds the stream silent, and why.
+// silent checks that the store considers the stream silent because of the write of key.
 func silent(t *testing.T, s kvstore.KV, key string) {
 	t.Helper()
 	err := s.Healthy()
@@ -41,7 +41,7 @@ func TestHealthyUnanswered(t *testing.T) {
 		s := open(t, nc, kvstore.Config{})
 		create(t, s, "lock.a", "")
 		forget := sendOff(t, s, "lock.0")
-		forget() // before the answer, which comes all the same
+		forget() // before the reply, which arrives all the same
 		forget()
 		time.Sleep(10 * time.Second)
 		check(t, s.Healthy())
@@ -65,7 +65,7 @@ func TestHealthyUnanswered(t *testing.T) {
 			check(t, s.Healthy())
 		}
 
-		// A client that writes no more does not know any more.
+		// A client that has stopped writing learns nothing new.
 		link.Blackhole(true)
 		sendOff(t, s, "lock.d")
 		time.Sleep(59 * time.Second)
@@ -73,7 +73,7 @@ func TestHealthyUnanswered(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		check(t, s.Healthy())
 
-		// The answers under way when the connection broke are lost with it.
+		// Replies that were under way when the connection broke are lost with it.
 		sendOff(t, s, "lock.e")
 		time.Sleep(10 * time.Second)
 		silent(t, s, "lock.d") // the oldest
@@ -93,13 +93,13 @@ func TestHealthyUnanswered(t *testing.T) {
 	})
 }
 
-// A refusal by the stream is an answer, and no proof that it stores anything: a
-// leader without followers refuses too.
+// A refusal by the stream is a reply, but it does not prove that the stream stores anything,
+// because a leader without followers refuses too.
 func TestHealthyRefusals(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
 		s := open(t, srv.Connect(), kvstore.Config{})
 		create(t, s, "lock.a", "")
-		for range 20 { // at no moment without a write under way
+		for range 20 { // so that a write is under way at all times
 			_, err := s.Send(kvstore.Write{Key: "lock.a", TTL: ttl, Expect: 1}, func(kvstore.Answer) {})
 			check(t, err)
 			time.Sleep(time.Second)
@@ -107,7 +107,7 @@ func TestHealthyRefusals(t *testing.T) {
 			check(t, s.Healthy())
 		}
 
-		// The deposed leader: it takes lock.b and says nothing.
+		// The deposed leader swallows lock.b without replying.
 		proxy := srv.Connect()
 		_, err := proxy.Subscribe("deposed.API.>", func(m *nats.Msg) {
 			subject := strings.TrimPrefix(m.Subject, "deposed.API.")
@@ -134,7 +134,8 @@ func TestHealthyRefusals(t *testing.T) {
 	})
 }
 
-// A stream that refuses every write is unhealthy with its own words: its writes are answered.
+// A stream that refuses every write is unhealthy, and the error quotes the stream because it
+// does reply to writes.
 func TestHealthyFull(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
 		nc := srv.Connect()
@@ -164,7 +165,7 @@ func TestHealthyFull(t *testing.T) {
 	})
 }
 
-// A write that the server forbids this user is not answered either.
+// A write that the server forbids this user is never answered either.
 func TestHealthyDenied(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
 		nc := srv.Connect(nats.UserInfo("u", "p"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
@@ -174,14 +175,14 @@ func TestHealthyDenied(t *testing.T) {
 		check(t, s.Healthy())
 		_, err := s.Create(t.Context(), "lock.secret", nil, ttl)
 		wantErr(t, err, kvstore.ErrPermission)
-		time.Sleep(10 * time.Second) // the refusal is an old one by now
+		time.Sleep(10 * time.Second) // the refusal is old by now
 		check(t, s.Healthy())
 		create(t, s, "lock.a", "")
 		check(t, s.Healthy())
 	}, testutil.WithConfigText(`authorization { users: [ { user: u, password: p, permissions: { publish: { deny: ["$KV.natslock.lock.secret"] } } } ] }`))
 }
 
-// The server says at once that no stream takes the write, and goes on saying so.
+// The server replies immediately that no stream takes the write, and keeps doing so.
 func TestHealthyWithoutStream(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
 		nc := srv.Connect()
@@ -201,8 +202,8 @@ func TestHealthyWithoutStream(t *testing.T) {
 	})
 }
 
-// A publish with an expectation about message ids ends a replicated stream: its
-// group has no leader any more, and a restart does not give it one.
+// A publish that expects a message ID kills a replicated stream: its group loses its leader,
+// and a restart does not bring one back.
 func TestStoppedStream(t *testing.T) {
 	tier.Proof(t)
 	cluster := testutil.RunCluster(t, 3)
@@ -219,8 +220,8 @@ func TestStoppedStream(t *testing.T) {
 		}
 	}
 
-	// Servers that started less than ten seconds ago do not say that the stream has
-	// no leader: they leave the request without an answer.
+	// A server that started less than ten seconds ago does not report that the stream has no
+	// leader but leaves the request unanswered.
 	for asked := false; !asked; {
 		_, err := nc.Request("$JS.API.STREAM.INFO.KV_natslock", nil, time.Second)
 		asked = err == nil

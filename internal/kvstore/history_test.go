@@ -11,7 +11,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// Missing counts what a history lacks, and says so if the bucket was re-created.
+// Missing counts what a history lacks and reports whether the bucket was re-created.
 func TestHistoryMissing(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
 		nc := srv.Connect()
@@ -19,7 +19,7 @@ func TestHistoryMissing(t *testing.T) {
 		s := open(t, nc, kvstore.Config{})
 		bucket, err := js.Stream(t.Context(), "KV_natslock")
 		check(t, err)
-		sc := kvstore.HistoryStream(bucket.CachedInfo(), 0, 0) // an age would be by the real clock
+		sc := kvstore.HistoryStream(bucket.CachedInfo(), 0, 0) // an age would be measured by the real clock
 		kept, err := js.CreateStream(t.Context(), sc)
 		check(t, err)
 		copied := func(n uint64) {
@@ -79,7 +79,8 @@ func TestHistoryMissing(t *testing.T) {
 	})
 }
 
-// A history can be read while the connection drains, which passes one answer to a request.
+// A history can be read even while the connection drains, when each request gets only one
+// reply.
 func TestHistoryDraining(t *testing.T) {
 	nc := testutil.RunServer(t).Connect()
 	s := open(t, nc, kvstore.Config{})

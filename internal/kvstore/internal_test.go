@@ -27,7 +27,7 @@ func TestTTLHeader(t *testing.T) {
 		if got, err := ttlHeader(in); got != want || err != nil {
 			t.Errorf("%v is %q (%v), want %q", in, got, err, want)
 		}
-		// A header that was written can be read back, never as a shorter TTL.
+		// A header that was written never reads back as a shorter TTL.
 		if back := parseTTL(want); back < in || back >= in+time.Second {
 			t.Errorf("%v comes back as %v", in, back)
 		}
@@ -49,8 +49,8 @@ func TestLastSequence(t *testing.T) {
 	}
 }
 
-// Only one answer is an acknowledgement. Any other answer leaves the outcome open, or says
-// that another write was first or is in flight.
+// Only one kind of reply is an acknowledgement. Any other leaves the outcome open, or says
+// that another write came first or is in flight.
 func TestAnswers(t *testing.T) {
 	s := newWriter(&stream{line: &line{prefix: "$KV.b."}, name: "KV_b"}, nil)
 	w := sentWrite{key: "lock.a", expect: 5}
@@ -99,7 +99,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// Two buckets of one name do not receive each other's notifications.
+// Two buckets with the same name do not receive each other's notifications.
 func TestNotificationIDs(t *testing.T) {
 	one, err := Config{}.StreamConfig()
 	if err != nil {
@@ -125,7 +125,7 @@ func TestRemaining(t *testing.T) {
 	}
 }
 
-// A renewal can arrive while the timer of the lease before it fires.
+// A renewal may arrive while the timer of the previous lease fires.
 func TestExpiredMeetsRenewal(t *testing.T) {
 	var events []Event
 	w := &watch{tracking: tracking{deliver: func(e Event) { events = append(events, e) }}}
@@ -146,8 +146,8 @@ func TestExpiredMeetsRenewal(t *testing.T) {
 	}
 }
 
-// TestServers counts who may answer for a stream. One that is moved has the old
-// peers and the new ones, whatever it is configured to have.
+// TestServers checks how many servers may reply for a stream. A stream that is being moved
+// has both its old and its new peers, whatever its configuration says.
 func TestServers(t *testing.T) {
 	peers := func(n int) *jetstream.ClusterInfo {
 		return &jetstream.ClusterInfo{Replicas: make([]*jetstream.PeerInfo, n)}

@@ -17,9 +17,9 @@ import (
 	"github.com/natslock/locks/internal/verify/kit"
 )
 
-// TestMain fails when a goroutine of the store or of its connections is left.
-// It does not mind nats-server's: some outlive their server, the setup of a
-// source by half a minute.
+// TestMain fails if the store or its connections leak a goroutine. It ignores those of
+// nats-server, some of which outlive their server, the setup of a source by as much as
+// half a minute.
 func TestMain(m *testing.M) {
 	code := m.Run()
 	if err := goleak.Find(); err != nil && kit.Goroutines("locks/internal/kvstore.")+kit.Goroutines("nats.go.") > 0 {
@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 
 const (
 	ttl = 10 * time.Second
-	// fast bounds what must not wait for a time-out, on a busy machine.
+	// fast bounds what must not wait for a timeout, even on a busy machine.
 	fast = time.Second
 )
 
@@ -49,8 +49,7 @@ func openJS(t testing.TB, js jetstream.JetStream, cfg kvstore.Config) *kvstore.S
 	return s
 }
 
-// openWith makes the bucket after set has changed its configuration, and opens
-// it.
+// openWith creates the bucket with its configuration changed by set, and opens it.
 func openWith(t testing.TB, nc *nats.Conn, set func(*jetstream.StreamConfig)) *kvstore.Store {
 	t.Helper()
 	makeStream(t, nc, set)
@@ -90,7 +89,7 @@ func equal[T comparable](t testing.TB, what string, got, want T) {
 	}
 }
 
-// create makes a record that lives for ten seconds.
+// create writes a record that lives for ten seconds.
 func create(t testing.TB, s kvstore.KV, key, value string) uint64 {
 	t.Helper()
 	a := send(t, s, kvstore.Write{Key: key, Value: []byte(value), TTL: ttl})
@@ -98,7 +97,7 @@ func create(t testing.TB, s kvstore.KV, key, value string) uint64 {
 	return a.Revision
 }
 
-// send sends w and waits for the answer.
+// send sends w and waits for the reply.
 func send(t testing.TB, s kvstore.KV, w kvstore.Write) kvstore.Answer {
 	t.Helper()
 	ch := make(chan kvstore.Answer, 1)
@@ -107,7 +106,7 @@ func send(t testing.TB, s kvstore.KV, w kvstore.Write) kvstore.Answer {
 	return kit.Receive(t, ch, "an answer")
 }
 
-// awaitClose returns when a Close of s has begun.
+// awaitClose returns once a Close of s has begun.
 func awaitClose(s kvstore.KV) {
 	for {
 		if _, err := s.Send(kvstore.Write{Key: "x", Expect: kvstore.NoRevision, TTL: ttl}, func(kvstore.Answer) {}); errors.Is(err, kvstore.ErrClosed) {
@@ -117,7 +116,7 @@ func awaitClose(s kvstore.KV) {
 	}
 }
 
-// watch collects a watch's events.
+// watch starts a watch and collects its events.
 func watch(t testing.TB, s kvstore.KV, pattern string) (kvstore.Watch, <-chan kvstore.Event) {
 	t.Helper()
 	events := make(chan kvstore.Event, 100)
@@ -127,7 +126,7 @@ func watch(t testing.TB, s kvstore.KV, pattern string) (kvstore.Watch, <-chan kv
 	return w, events
 }
 
-// wantEvent receives an event and checks what it is about.
+// wantEvent receives an event and checks its kind, key and revision.
 func wantEvent(t testing.TB, events <-chan kvstore.Event, kind kvstore.EventKind, key string, revision uint64) kvstore.Event {
 	t.Helper()
 	e := kit.Receive(t, events, "an event")
@@ -137,7 +136,7 @@ func wantEvent(t testing.TB, events <-chan kvstore.Event, kind kvstore.EventKind
 	return e
 }
 
-// keysOf lists a pattern's keys as one string, in order of revision.
+// keysOf lists the keys that match pattern as one string, in order of revision.
 func keysOf(t testing.TB, s kvstore.KV, pattern string, min uint64, opts ...kvstore.ListOption) string {
 	t.Helper()
 	l, err := s.List(t.Context(), pattern, min, opts...)
@@ -152,8 +151,8 @@ func keysOf(t testing.TB, s kvstore.KV, pattern string, min uint64, opts ...kvst
 	return keys
 }
 
-// afterSending runs fn in the background and returns when it has sent something
-// over nc, with the channel of its result.
+// afterSending runs fn in the background and returns the channel of its result as soon as
+// something has been sent over nc.
 func afterSending(nc *nats.Conn, fn func() error) <-chan error {
 	before := nc.Stats().OutMsgs
 	done := make(chan error, 1)

@@ -13,11 +13,11 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// A replica that is behind by less than a millisecond costs about that, one that
-// is behind by as much as 70 ms is waited for.
+// A replica that lags by less than a millisecond costs about that much, and a replica that lags
+// by as much as 70 ms is waited for.
 func TestLagCostsWhatItLasts(t *testing.T) {
 	for what, get := range map[string]struct {
-		behind func(m *nats.Msg, old []byte, before uint64) *nats.Msg // its answer; nil: the true one
+		behind func(m *nats.Msg, old []byte, before uint64) *nats.Msg // the replica's reply, or nil for the true one
 		ask    func(t *testing.T, s *kvstore.Store, rev uint64) error
 	}{
 		"one key, without the leader's read": {
@@ -102,7 +102,7 @@ func TestLagCostsWhatItLasts(t *testing.T) {
 	}
 }
 
-// status is an answer to requests on a subject, nil for others.
+// status returns a reply to requests on subject, and nil for other requests.
 func status(m *nats.Msg, subject, status string) *nats.Msg {
 	if !strings.Contains(m.Subject+".", "."+subject+".") {
 		return nil
@@ -110,7 +110,7 @@ func status(m *nats.Msg, subject, status string) *nats.Msg {
 	return &nats.Msg{Header: nats.Header{"Status": {status}}}
 }
 
-// Where replicas can lag, Named asks the leader for the keys, and a replica for their records.
+// Where replicas can lag, Named asks the leader for the keys and a replica for their records.
 func TestNamed(t *testing.T) {
 	srv := testutil.RunServer(t)
 	nc := srv.Connect()
@@ -138,8 +138,8 @@ func TestNamed(t *testing.T) {
 	}
 }
 
-// A key that the leader has named, and the replica asked lacks, is read by itself. One that has
-// ended since is left out.
+// A key that the leader named but the replica lacks is read individually. A key that has ended
+// since is left out.
 func TestNamedKeys(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
 		lacks := false
@@ -179,7 +179,7 @@ func TestNamedKeys(t *testing.T) {
 	})
 }
 
-// What one request cannot read is named in parts.
+// A list that a single request cannot read is named in parts.
 func TestInParts(t *testing.T) {
 	m := kvstore.NewMemory(kvstore.DefaultBucket).Open()
 	defer m.Close()

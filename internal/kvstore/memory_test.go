@@ -15,8 +15,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// TestMemoryIsLikeAServer makes the same random requests of a Memory and of a Store, and
-// compares the answers and the notifications.
+// TestMemoryIsLikeAServer makes the same random requests to a Memory and to a Store and
+// compares the replies and the notifications.
 func TestMemoryIsLikeAServer(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -27,7 +27,7 @@ func TestMemoryIsLikeAServer(t *testing.T) {
 		sides := []*side{newSide(t, memory), newSide(t, open(t, s.Connect(), kvstore.Config{}))}
 		keys := []string{"a", "a.x", "a.y", "b", "b.x.y", "c"}
 		patterns := []string{"a", "a.*", "a.>", ">", "*", "*.x", "b.*.y", "b.>", "d"}
-		last := map[string]uint64{} // since the base
+		last := map[string]uint64{} // relative to the base
 		counts := map[string]int{}
 		for range 2000 {
 			var ask func(s *side) string
@@ -109,7 +109,7 @@ func TestMemoryIsLikeAServer(t *testing.T) {
 				}
 			case 4:
 				if random.IntN(2) == 0 {
-					time.Sleep(4 * time.Second) // no record ends within the second by which a server may be late
+					time.Sleep(4 * time.Second) // so that no record ends within the second by which a server may be late
 				}
 				ask = func(s *side) string {
 					st, err := s.kv.State(t.Context(), pattern)
@@ -134,10 +134,10 @@ func TestMemoryIsLikeAServer(t *testing.T) {
 	})
 }
 
-// side is one of two stores that are compared.
+// side is one of the two stores being compared.
 type side struct {
 	kv     kvstore.KV
-	base   uint64 // the revision before the first
+	base   uint64 // the last revision before the test
 	mu     sync.Mutex
 	events []string
 }
@@ -148,7 +148,7 @@ func newSide(t *testing.T, kv kvstore.KV) *side {
 	s := &side{kv: kv, base: st.LastRevision}
 	for _, pattern := range []string{"a.>", "*"} {
 		w, err := kv.Watch(pattern, func(e kvstore.Event) {
-			s.mu.Lock() // several may end at once
+			s.mu.Lock() // several records may end simultaneously
 			defer s.mu.Unlock()
 			s.events = append(s.events, fmt.Sprint(pattern, e.Kind, s.show(e.Record), s.show(e.Before)))
 		})
@@ -160,7 +160,8 @@ func newSide(t *testing.T, kv kvstore.KV) *side {
 	return s
 }
 
-// take returns the events since the last call, sorted: two records can end at once.
+// take returns the events since the last call, sorted because two records can end
+// simultaneously.
 func (s *side) take() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,7 +185,7 @@ func (s *side) show(records ...kvstore.Record) (all []string) {
 	return all
 }
 
-// A store that is closed answers nothing any more, and leaves the records to others.
+// A closed store no longer answers anything but leaves the records to others.
 func TestMemoryClosed(t *testing.T) {
 	m := kvstore.NewMemory("natslock")
 	s, other := m.Open(), m.Open()
@@ -234,7 +235,7 @@ func TestMemoryRefuses(t *testing.T) {
 	wantErr(t, err, kvstore.ErrInvalidKey)
 }
 
-// A caller that has dropped its interest gets no answer.
+// A caller that has lost interest gets no reply.
 func TestMemoryForgets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := kvstore.NewMemory("natslock").Open()
@@ -252,7 +253,7 @@ func TestMemoryForgets(t *testing.T) {
 	})
 }
 
-// The ended records of many names take no memory for long.
+// The ended records of many names do not occupy memory for long.
 func TestMemorySweeps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := kvstore.NewMemory("natslock")

@@ -14,8 +14,8 @@ import (
 )
 
 // A store warns that no notification arrives when a fourth write comes a second after the
-// third. Before that the one of the third may be on its way, and those of the first two may
-// have been missed behind a gateway.
+// third. Before that, the third write's notification may still be under way, and those of
+// the first two may have been lost behind a gateway.
 func TestNoNotification(t *testing.T) {
 	for user, warnings := range map[string]int{"deaf": 1, "hears": 0} {
 		testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {

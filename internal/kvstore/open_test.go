@@ -59,7 +59,7 @@ func TestOpenCreates(t *testing.T) {
 		Discard:            jetstream.DiscardNew,
 		Storage:            jetstream.FileStorage,
 		Replicas:           1,
-		Duplicates:         2 * time.Minute, // the server's default; no write has a message id
+		Duplicates:         2 * time.Minute, // the server's default; no write has a message ID
 		DenyDelete:         true,
 		DenyPurge:          true,
 		AllowDirect:        true,
@@ -74,7 +74,7 @@ func TestOpenCreates(t *testing.T) {
 	}
 }
 
-// The first sequence counts ten-microsecond ticks since 2016, and a fencing token is 64
+// A bucket's first sequence counts ten-microsecond ticks since 2016, and a fencing token is 64
 // times a revision.
 func TestFirstSeq(t *testing.T) {
 	year := func(y int) time.Time { return time.Date(y, time.January, 1, 0, 0, 0, 0, time.UTC) }
@@ -96,7 +96,8 @@ func TestFirstSeq(t *testing.T) {
 		if first < kvstore.LowFirstSeq {
 			t.Errorf("%d: %d is low", y, first)
 		}
-		// A double represents integers up to there. JSON is read as doubles in JavaScript and jq.
+		// A double represents every integer below 2^53, and JavaScript and jq read JSON numbers
+		// as doubles.
 		if last := record.Token(kvstore.FirstSeq(year(y+1)), record.GrantsPerRevision-1); last >= 1<<53 {
 			t.Errorf("%d: token %d is not below 2^53", y, last)
 		}
@@ -111,7 +112,7 @@ func TestOpenExisting(t *testing.T) {
 	before, err := kit.JetStream(t, nc).Stream(ctx, "KV_natslock")
 	check(t, err)
 
-	// The settings that a call asks for count only for a bucket that has to be made.
+	// The settings in a call take effect only if the bucket has to be created.
 	two := open(t, nc, kvstore.Config{NoCreate: true, MaxBytes: 1 << 20, Storage: jetstream.MemoryStorage})
 	after, err := kit.JetStream(t, nc).Stream(ctx, "KV_natslock")
 	check(t, err)
@@ -120,7 +121,7 @@ func TestOpenExisting(t *testing.T) {
 	}
 	equal(t, "keys", keysOf(t, two, ">", 0), "lock.a ")
 	equal(t, "made at", two.Created(), one.Created())
-	// The first store is notified of a write of the second.
+	// The first store is notified of the second store's write.
 	_, events := watch(t, one, "lock.b")
 	rev := create(t, two, "lock.b", "")
 	wantEvent(t, events, kvstore.Put, "lock.b", rev)
@@ -131,7 +132,7 @@ func TestOpenRace(t *testing.T) {
 	race(t, kvstore.Config{}, func(int) *nats.Conn { return srv.Connect() })
 }
 
-// race lets eight clients make the same bucket at once and write to it.
+// race makes eight clients create the same bucket simultaneously and write to it.
 func race(t *testing.T, cfg kvstore.Config, connect func(i int) *nats.Conn) {
 	t.Helper()
 	type result struct {
@@ -186,8 +187,8 @@ func TestOpenRefuses(t *testing.T) {
 	equal(t, "subscriptions left by failed opens: nats.go's own", nc.NumSubscriptions(), 1)
 }
 
-// An answer can be quicker than the client's check of its context. A call whose context had
-// ended would sometimes go on to the next request, and a bucket was made.
+// A reply can be quicker than the client's check of its context. A call whose context had already
+// ended would sometimes proceed to its next request and create a bucket.
 func TestEndedContext(t *testing.T) {
 	nc := testutil.RunServer(t).Connect()
 	s := open(t, nc, kvstore.Config{})
@@ -209,8 +210,8 @@ func TestEndedContext(t *testing.T) {
 	}
 }
 
-// A server that still removes the files of a bucket that was deleted says that it
-// cannot make a store: it is asked again.
+// While a server is removing the files of a deleted bucket, it replies that it cannot create a
+// store, so the client asks again.
 func TestOpenWhileFilesAreRemoved(t *testing.T) {
 	srv := testutil.RunServer(t)
 	proxy := srv.Connect()
@@ -228,8 +229,8 @@ func TestOpenWhileFilesAreRemoved(t *testing.T) {
 	js, err := jetstream.NewWithAPIPrefix(srv.Connect(), "busy.API")
 	check(t, err)
 	s := openJS(t, js, kvstore.Config{})
-	// Behind a prefix may be a cluster: three replicas are asked for, until a server says that
-	// it is alone.
+	// There may be a cluster behind a prefix, so the client requests three replicas until a
+	// server says that it is alone.
 	equal(t, "tries", creates.Load(), 4)
 	check(t, s.Verify(t.Context()))
 	st, err := s.State(t.Context(), "")
@@ -291,7 +292,7 @@ func TestUnsafeSettings(t *testing.T) {
 		{"allow_msg_ttl", func(c *jetstream.StreamConfig) { c.AllowMsgTTL = false }},
 		{"subject_delete_marker_ttl", func(c *jetstream.StreamConfig) {
 			c.SubjectDeleteMarkerTTL = time.Second
-			c.DenyPurge, c.AllowRollup = false, true // which the server demands with it
+			c.DenyPurge, c.AllowRollup = false, true // the server requires both together
 		}},
 		{"discard_new_per_subject", func(c *jetstream.StreamConfig) { c.DiscardNewPerSubject = true }},
 		{"discard", func(c *jetstream.StreamConfig) { c.Discard, c.MaxBytes = jetstream.DiscardOld, 1<<20 }},
@@ -302,7 +303,7 @@ func TestUnsafeSettings(t *testing.T) {
 		{"no_ack", func(c *jetstream.StreamConfig) { c.NoAck, c.AllowAtomicPublish = true, false }},
 		{"allow_msg_counter", func(c *jetstream.StreamConfig) {
 			c.AllowMsgCounter = true
-			c.AllowMsgTTL, c.Discard = false, jetstream.DiscardOld // which the server demands with it
+			c.AllowMsgTTL, c.Discard = false, jetstream.DiscardOld // the server requires both together
 		}},
 		{"persist_mode", func(c *jetstream.StreamConfig) {
 			c.PersistMode, c.AllowAtomicPublish = jetstream.AsyncPersistMode, false
@@ -313,7 +314,7 @@ func TestUnsafeSettings(t *testing.T) {
 		{"metadata.natslock.protocol", func(c *jetstream.StreamConfig) { c.Metadata["natslock.protocol"] = "" }},
 		{"metadata.natslock.protocol", func(c *jetstream.StreamConfig) { delete(c.Metadata, "natslock.protocol") }},
 		{"metadata.natslock.protocol", func(c *jetstream.StreamConfig) {
-			c.Metadata["natslock.protocol"], c.RePublish = "03", nil // the repair of which writes metadata too
+			c.Metadata["natslock.protocol"], c.RePublish = "03", nil // repairing it writes metadata too
 		}},
 		{"metadata.natslock.protocol", func(c *jetstream.StreamConfig) { c.Metadata, c.RePublish = nil, nil }},
 	} {
@@ -332,7 +333,7 @@ func TestUnsafeSettings(t *testing.T) {
 			if !errors.As(err, &first) {
 				t.Fatalf("%v is no *ConfigError", err)
 			}
-			// Several settings can be wrong at once, and the error names all of them.
+			// Several settings can be wrong at the same time, and the error names all of them.
 			if !strings.Contains(err.Error(), c.setting+" is ") {
 				t.Fatalf("%s is not named: %v", c.setting, err)
 			}
@@ -345,8 +346,8 @@ func TestUnsafeSettings(t *testing.T) {
 	}
 }
 
-// repair updates a bucket in which a setting is wrong to what [kvstore.Config]
-// says, and holds [kvstore.Examine] to its word about what that achieves.
+// repair updates a bucket with a wrong setting to what [kvstore.Config] says, and checks that
+// [kvstore.Examine] predicted the result.
 func repair(t *testing.T, js jetstream.JetStream, cfg kvstore.Config, setting string) {
 	t.Helper()
 	ctx := t.Context()
@@ -395,8 +396,9 @@ func repair(t *testing.T, js jetstream.JetStream, cfg kvstore.Config, setting st
 	check(t, err)
 }
 
-// A bucket of another protocol is refused, with what there is to do: this release does not know
-// others, and records never become those of another one. Without an entry it is not known which.
+// A bucket with another protocol is refused along with advice on what to do, because this release
+// knows no other protocol and records are never converted. Without an entry the protocol is
+// unknown.
 func TestOtherProtocol(t *testing.T) {
 	const reCreate = "only re-creating the bucket can change it: stop its users, delete it and let a client create it; or use another bucket"
 	const otherRelease = "use a release of this program that knows the bucket's protocol, or another bucket"
@@ -445,7 +447,7 @@ func TestOtherProtocol(t *testing.T) {
 	}
 }
 
-// Sealing comes after the making.
+// A bucket can be sealed only after its creation.
 func TestSealed(t *testing.T) {
 	nc := testutil.RunServer(t).Connect()
 	str := makeStream(t, nc, func(c *jetstream.StreamConfig) { c.DenyDelete, c.DenyPurge = false, false })
@@ -487,7 +489,7 @@ func TestWarnings(t *testing.T) {
 		{"deny_delete", func(c *jetstream.StreamConfig) { c.DenyDelete = false }},
 		{"deny_purge", func(c *jetstream.StreamConfig) { c.DenyPurge = false }},
 		{"allow_msg_schedules", func(c *jetstream.StreamConfig) {
-			c.AllowMsgSchedules, c.Discard = true, jetstream.DiscardOld // which the server demands with it
+			c.AllowMsgSchedules, c.Discard = true, jetstream.DiscardOld // the server requires both together
 		}},
 		{"allow_atomic", func(c *jetstream.StreamConfig) { c.AllowAtomicPublish = false }},
 		{"first_seq", func(c *jetstream.StreamConfig) { c.FirstSeq = 0 }},
@@ -508,7 +510,7 @@ func TestWarnings(t *testing.T) {
 			if !strings.Contains(log.String(), c.about) {
 				t.Fatalf("no word of %s in the log: %s", c.about, &log)
 			}
-			// The store works all the same, without watches where the bucket sends no
+			// The store works all the same, except that it has no watches if the bucket sends no
 			// notifications.
 			rev := create(t, s, "lock.a", "")
 			_, err = s.Get(t.Context(), "lock.a", rev)
@@ -531,7 +533,7 @@ func TestCluster(t *testing.T) {
 	if w := strings.Join(s.Warnings(), "\n"); !strings.Contains(w, "one replica") {
 		t.Fatalf("no word of the single replica: %q", w)
 	}
-	s = open(t, nc, kvstore.Config{}) // on a cluster three keep it unless told otherwise
+	s = open(t, nc, kvstore.Config{}) // a cluster keeps three replicas unless told otherwise
 	if w := s.Warnings(); len(w) > 0 {
 		t.Fatalf("the default bucket has warnings: %q", w)
 	}
@@ -551,12 +553,12 @@ func TestCluster(t *testing.T) {
 	if !st.Complete || st.Replicas != 3 || st.LastRevision < rev {
 		t.Fatalf("state is %+v", st)
 	}
-	// Replicas lag behind what was acknowledged; with a revision to reach no
-	// read shows that.
+	// Replicas lag behind what was acknowledged, but a read with a revision to reach never shows
+	// that.
 	for range 25 {
 		next, err := s.Update(ctx, "lock.a", nil, ttl, rev)
 		if errors.Is(err, kvstore.ErrInFlight) {
-			continue // by the leader's books the write before still is
+			continue // according to the leader, the previous write still is
 		}
 		check(t, err)
 		rev = next
@@ -632,8 +634,8 @@ func TestVerify(t *testing.T) {
 			return err
 		}), kvstore.ErrUnavailable, kvstore.ErrNoStream)
 
-		time.Sleep(time.Second) // or both were created at the same time
-		// Another client re-creates the bucket. The first client learns of it once.
+		time.Sleep(time.Second) // or both would have the same creation time
+		// Another client re-creates the bucket. The first client learns of it exactly once.
 		other := open(t, nc, kvstore.Config{})
 		wantErr(t, s.Verify(ctx), kvstore.ErrRemade)
 		check(t, s.Verify(ctx))

@@ -16,10 +16,11 @@ import (
 
 var proofs = flag.Int("proofs", 300, "how many subscriptions TestRefusalProvesSubscription makes")
 
-// A subscription is in place when a write that was sent after it is refused: what the
-// leader stores from then on is delivered. The watchers are connected to followers,
-// the writer to the leader. Of 400 subscriptions "proven" by reading from the leader
-// (STREAM.MSG.GET) 14 missed the next change, by the stream info 8, by a direct get 8.
+// A subscription is in place once a write sent after it is refused: whatever the leader
+// stores from then on is delivered. The watchers are connected to followers and the
+// writer to the leader. Of 400 subscriptions "proven" by reading from the leader
+// (STREAM.MSG.GET), 14 missed the next change; "proven" by the stream info, 8; by a
+// direct get, 8.
 func TestRefusalProvesSubscription(t *testing.T) {
 	tier.Proof(t)
 	cl := testutil.RunCluster(t, 3)
@@ -52,7 +53,7 @@ func TestRefusalProvesSubscription(t *testing.T) {
 	}
 }
 
-// sendUntilAnswered repeats a write that meets another one in flight.
+// sendUntilAnswered repeats w for as long as it meets another write in flight.
 func sendUntilAnswered(t *testing.T, s *kvstore.Store, w kvstore.Write) kvstore.Answer {
 	t.Helper()
 	for {
