@@ -63,7 +63,7 @@ func TestHistoryMissing(t *testing.T) {
 			check(t, a.Err)
 			revision = a.Revision
 		}
-		wantMissing(time.Time{}, 0, 1) // it is behind by them
+		wantMissing(time.Time{}, 0, 1) // it merely lags behind
 		_, err = js.UpdateStream(t.Context(), sc)
 		check(t, err)
 		copied(2)

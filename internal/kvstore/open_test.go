@@ -292,7 +292,7 @@ func TestUnsafeSettings(t *testing.T) {
 		{"allow_msg_ttl", func(c *jetstream.StreamConfig) { c.AllowMsgTTL = false }},
 		{"subject_delete_marker_ttl", func(c *jetstream.StreamConfig) {
 			c.SubjectDeleteMarkerTTL = time.Second
-			c.DenyPurge, c.AllowRollup = false, true // the server requires both together
+			c.DenyPurge, c.AllowRollup = false, true // as the server then requires
 		}},
 		{"discard_new_per_subject", func(c *jetstream.StreamConfig) { c.DiscardNewPerSubject = true }},
 		{"discard", func(c *jetstream.StreamConfig) { c.Discard, c.MaxBytes = jetstream.DiscardOld, 1<<20 }},
@@ -303,7 +303,7 @@ func TestUnsafeSettings(t *testing.T) {
 		{"no_ack", func(c *jetstream.StreamConfig) { c.NoAck, c.AllowAtomicPublish = true, false }},
 		{"allow_msg_counter", func(c *jetstream.StreamConfig) {
 			c.AllowMsgCounter = true
-			c.AllowMsgTTL, c.Discard = false, jetstream.DiscardOld // the server requires both together
+			c.AllowMsgTTL, c.Discard = false, jetstream.DiscardOld // as the server then requires
 		}},
 		{"persist_mode", func(c *jetstream.StreamConfig) {
 			c.PersistMode, c.AllowAtomicPublish = jetstream.AsyncPersistMode, false
@@ -489,7 +489,7 @@ func TestWarnings(t *testing.T) {
 		{"deny_delete", func(c *jetstream.StreamConfig) { c.DenyDelete = false }},
 		{"deny_purge", func(c *jetstream.StreamConfig) { c.DenyPurge = false }},
 		{"allow_msg_schedules", func(c *jetstream.StreamConfig) {
-			c.AllowMsgSchedules, c.Discard = true, jetstream.DiscardOld // the server requires both together
+			c.AllowMsgSchedules, c.Discard = true, jetstream.DiscardOld // as the server then requires
 		}},
 		{"allow_atomic", func(c *jetstream.StreamConfig) { c.AllowAtomicPublish = false }},
 		{"first_seq", func(c *jetstream.StreamConfig) { c.FirstSeq = 0 }},

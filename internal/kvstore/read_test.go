@@ -34,7 +34,7 @@ func TestGet(t *testing.T) {
 			gone, err := s.Delete(ctx, "lock.b", two)
 			check(t, err)
 
-			for _, min := range []uint64{0, one, gone} { // gone: of another key, and yet in the state read
+			for _, min := range []uint64{0, one, gone} { // gone belongs to another key, but is in the state that is read
 				r, err := s.Get(ctx, "lock.a", min)
 				check(t, err)
 				if r.Key != "lock.a" || string(r.Value) != "1" || r.Revision != one || r.TTL != ttl || r.Deleted || r.Time.IsZero() {
@@ -48,7 +48,7 @@ func TestGet(t *testing.T) {
 			if !r.Deleted || r.Revision != gone {
 				t.Fatalf("tombstone is %+v", r)
 			}
-			// A revision that the server has not got yet.
+			// The server has not reached this revision yet.
 			_, err = s.Get(ctx, "lock.a", gone+1)
 			wantErr(t, err, kvstore.ErrUnavailable)
 			_, err = s.Get(ctx, "lock.none", gone+1)
@@ -57,7 +57,8 @@ func TestGet(t *testing.T) {
 	}
 }
 
-// The end of a list that is too long to be read at once takes one request.
+// Reading the end of a list takes one request, even if the list is too long to be read at
+// once.
 func TestListFromOfMany(t *testing.T) {
 	nc := testutil.RunServer(t).Connect()
 	s := openWith(t, nc, func(*jetstream.StreamConfig) {})
@@ -113,7 +114,7 @@ func TestList(t *testing.T) {
 			}
 			_, err = s.List(ctx, "wait.a.*", last, kvstore.Beside("lock.*"))
 			wantErr(t, err, kvstore.ErrInvalidKey)
-			for n := range 4 { // three keys, a tombstone among them
+			for n := range 4 { // three keys, one of them a tombstone
 				l, err := s.List(ctx, "wait.a.*", last, kvstore.AtMost(n))
 				check(t, err)
 				if atOnce := name == "direct"; atOnce {
@@ -140,7 +141,7 @@ func TestListNilOption(t *testing.T) {
 	wantErr(t, err, kvstore.ErrInvalidOption)
 }
 
-// One read returns at most 1024 records, and 8 MiB.
+// One read returns at most 1024 records and 8 MiB.
 func TestListMany(t *testing.T) {
 	for name, c := range map[string]struct{ n, size int }{
 		"records": {1100, 10},
@@ -173,13 +174,13 @@ func TestListMany(t *testing.T) {
 			st, err := s.State(t.Context(), "wait.>")
 			check(t, err)
 			equal(t, "number of keys", len(st.Keys), c.n)
-			// The beginning, and a part, do not depend on the length.
+			// Reading the beginning or a part of a list does not depend on its length.
 			lock := create(t, s, "lock.a", "")
 			first := l.Records[0].Revision
 			in := nc.Stats().InMsgs
 			l, err = s.List(t.Context(), "wait.a.*", lock, kvstore.Beside("lock.a"), kvstore.AtMost(3))
 			check(t, err)
-			if name == "records" { // it is read by itself where one request cannot
+			if name == "records" { // it is read separately if one request cannot include it
 				equal(t, "the record beside", l.Beside.Revision, lock)
 			}
 			equal(t, "more", l.More, true)
@@ -224,7 +225,7 @@ func TestState(t *testing.T) {
 	equal(t, "keys of no pattern", len(st.Keys), 0)
 }
 
-// The permissions that the documentation gives for one prefix of names.
+// perPrefix grants the permissions that the documentation gives for one prefix of names.
 const perPrefix = `
 	authorization { users = [
 		{user: admin, password: x}
@@ -285,13 +286,14 @@ func TestPermissionsPerPrefix(t *testing.T) {
 		}), kvstore.ErrPermission, nats.ErrPermissionViolation)
 		wantErr(t, s.Denied("lock.other"), kvstore.ErrPermission)
 		check(t, s.Denied("lock.orders.1"))
-		_, err = s.Get(ctx, "lock.other", rev) // reads can be granted per prefix too, here they are not
+		_, err = s.Get(ctx, "lock.other", rev) // reads can be granted per prefix too, but are not here
 		check(t, err)
 	}, testutil.WithConfigText(perPrefix))
 }
 
-// What only the leader can say, and does not say to this user, is no refused permission: a
-// replica catches up, and an administrator switches direct gets on again.
+// If only the leader could reply and it does not reply to this user, that is not reported as a
+// denied permission, because a replica may catch up and an administrator may switch direct
+// gets on again.
 func TestLeaderWithheld(t *testing.T) {
 	for what, refused := range map[string]bool{"refused": true, "not imported": false} {
 		testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
@@ -365,7 +367,7 @@ func TestPermissionDenied(t *testing.T) {
 		wantDenied("Get", func() error { _, err := s.Get(ctx, "lock.a", 0); return err })
 		wantDenied("List", func() error { _, err := s.List(ctx, "lock.*", rev); return err })
 
-		// A watch that is not allowed receives nothing, and the store works all the same.
+		// A watch that is not allowed receives nothing, but the store works all the same.
 		s = open(t, user("nowatch"), kvstore.Config{})
 		_, _ = watch(t, s, "lock.a")
 		_, err = s.Update(ctx, "lock.a", nil, ttl, rev)
@@ -374,7 +376,7 @@ func TestPermissionDenied(t *testing.T) {
 }
 
 // A user who may write one key can put anything into its headers. No header makes another
-// record unreadable, or shows this record as another.
+// record unreadable or passes this record off as another.
 func TestForgedHeaders(t *testing.T) {
 	for name, headers := range map[string]string{
 		"status":    "Status: 404\r\n",
@@ -402,8 +404,8 @@ func TestForgedHeaders(t *testing.T) {
 	}
 }
 
-// publishRaw publishes an empty message with a header block that nats.go would
-// not send, and returns when the server has taken it.
+// publishRaw publishes an empty message with a header block that nats.go would not send, and
+// returns once the server has stored it.
 func publishRaw(t *testing.T, url, subject, headers string) {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "nats://"))

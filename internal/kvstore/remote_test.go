@@ -26,7 +26,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// exercise uses everything that a way to a bucket must carry.
+// exercise uses everything that a path to a bucket must carry.
 func exercise(t *testing.T, s kvstore.KV, name string) {
 	t.Helper()
 	ctx := t.Context()
@@ -37,7 +37,7 @@ func exercise(t *testing.T, s kvstore.KV, name string) {
 	wantEvent(t, events, kvstore.Put, lock, rev)
 	wantErr(t, send(t, s, kvstore.Write{Key: lock, TTL: ttl}).Err, kvstore.ErrExists)
 
-	// A guard named wrongly would be accepted in silence.
+	// A wrongly named guard would be accepted silently.
 	check(t, send(t, s, kvstore.Write{Key: one, TTL: ttl, Guard: lock, Expect: rev}).Err)
 	wantErr(t, send(t, s, kvstore.Write{Key: two, TTL: ttl, Guard: lock, Expect: rev - 1}).Err, kvstore.ErrConflict)
 	wantErr(t, send(t, s, kvstore.Write{Key: two, TTL: ttl, Guard: lock}).Err, kvstore.ErrConflict)
@@ -67,8 +67,7 @@ func exercise(t *testing.T, s kvstore.KV, name string) {
 	wantEvent(t, events, kvstore.Deleted, lock, last+1)
 }
 
-// The client is connected to a leaf node without JetStream, the bucket is in
-// the hub's domain.
+// The client is connected to a leaf node without JetStream, and the bucket is in the hub's domain.
 func TestThroughDomain(t *testing.T) {
 	port := kit.FreePort(t)
 	hub := testutil.RunServer(t, testutil.WithConfig(func(o *server.Options) {
@@ -90,7 +89,7 @@ func TestThroughDomain(t *testing.T) {
 	check(t, err)
 	s := openJS(t, js, kvstore.Config{})
 	exercise(t, s, "a")
-	// The same bucket, seen from the hub itself, with and without the domain.
+	// The same bucket is visible from the hub itself, with and without the domain.
 	near := open(t, hub.Connect(), kvstore.Config{NoCreate: true})
 	equal(t, "made at", near.Created(), s.Created())
 	exercise(t, near, "b")
@@ -99,7 +98,7 @@ func TestThroughDomain(t *testing.T) {
 	exercise(t, openJS(t, js, kvstore.Config{NoCreate: true}), "c")
 }
 
-// connected returns when messages pass from one connection to the other.
+// connected returns once messages pass from one connection to the other.
 func connected(t *testing.T, from, to *nats.Conn) {
 	t.Helper()
 	got := make(chan *nats.Msg, 1000)
@@ -118,14 +117,13 @@ func connected(t *testing.T, from, to *nats.Conn) {
 	}
 }
 
-// openProxied opens a bucket through a proxy that passes requests on, unless
-// intercept takes them.
+// openProxied opens a bucket through a proxy that forwards all requests except those that intercept takes.
 func openProxied(t *testing.T, srv *testutil.Server, intercept func(nc *nats.Conn, request *nats.Msg) bool) *kvstore.Store {
 	t.Helper()
 	return openJS(t, proxy.JetStream(t, srv, intercept), kvstore.Config{})
 }
 
-// Servers stay silent while a stream has no leader.
+// Servers stay silent while a stream has no leader, so an unanswered request is repeated.
 func TestUnansweredRequestIsRepeated(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
 		var asked atomic.Int32
@@ -143,7 +141,7 @@ func TestUnansweredRequestIsRepeated(t *testing.T) {
 	})
 }
 
-// Many that wait for answers look for a refusal together: each look takes a turn of the sender.
+// Callers that wait for replies look for a refusal together, because each look takes a turn of the sender.
 func TestManyWaitForAnswers(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
 		silent := false
@@ -170,8 +168,7 @@ func TestManyWaitForAnswers(t *testing.T) {
 	})
 }
 
-// A replica that lags does not know the youngest records. The store reads them from the
-// leader.
+// A lagging replica does not know the youngest records, so the store reads them from the leader.
 func TestLaggingReplica(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
 		var lagging atomic.Int32
@@ -198,11 +195,11 @@ func TestLaggingReplica(t *testing.T) {
 	})
 }
 
-// Nor does it know that a deleted record has been written again.
+// Nor does a lagging replica know that a deleted record has been written again.
 func TestListOldTombstone(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
 		var old atomic.Pointer[nats.Msg]
-		var withheld atomic.Bool // the reading from the leader
+		var withheld atomic.Bool // reading from the leader
 		s := openProxied(t, srv, func(nc *nats.Conn, m *nats.Msg) bool {
 			stale := old.Load()
 			switch {
@@ -234,8 +231,8 @@ func TestListOldTombstone(t *testing.T) {
 	})
 }
 
-// A replica that lags shows a place that has ended since. The leader's word counts, but for that of a deposed one, which shows an
-// older state still.
+// A lagging replica shows a place that has ended since. The leader's reply prevails, unless it comes from a deposed
+// leader that shows an even older state.
 func TestListOfOlderState(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
 		var replica, deposed atomic.Pointer[[]*nats.Msg]
@@ -285,11 +282,11 @@ func TestListOfOlderState(t *testing.T) {
 	})
 }
 
-// The same for the whole of a list: a state that does not contain the revision
-// asked for, named or not, is not the answer.
+// The same holds for a whole list: a state that does not contain the requested revision, whether or not it names its
+// own, is not accepted.
 func TestLaggingList(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
-		var answer atomic.Pointer[nats.Header] // of a replica that lags, given once
+		var answer atomic.Pointer[nats.Header] // from a lagging replica, given once
 		s := openProxied(t, srv, func(nc *nats.Conn, m *nats.Msg) bool {
 			if !strings.HasSuffix(m.Subject, "DIRECT.GET.KV_natslock") {
 				return false
@@ -306,8 +303,8 @@ func TestLaggingList(t *testing.T) {
 		for _, stale := range []nats.Header{
 			{"Status": {"404"}},
 			{"Status": {"204"}, "Nats-Num-Pending": {"0"}, "Nats-UpTo-Sequence": {fmt.Sprint(before)}},
-			{"Status": {"204"}, "Nats-Num-Pending": {"0"}}, // an old server does not say
-			// Cut off before its first record, where nobody has asked for a part.
+			{"Status": {"204"}, "Nats-Num-Pending": {"0"}}, // an old server does not name its revision
+			// Cut off before its first record, although nobody asked for a part.
 			{"Status": {"204"}, "Nats-Num-Pending": {"2"}, "Nats-UpTo-Sequence": {fmt.Sprint(rev)}},
 		} {
 			answer.Store(&stale)
@@ -319,7 +316,7 @@ func TestLaggingList(t *testing.T) {
 	})
 }
 
-// A leader that is behind knows neither of the youngest records.
+// A leader that is behind does not know the youngest records either.
 func TestLaggingLeader(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
 		var old []byte
@@ -352,8 +349,8 @@ func TestLaggingLeader(t *testing.T) {
 	})
 }
 
-// A deposed leader answers beside the present leader. It may have no record of a key that
-// the present leader names, and that proves nothing.
+// A deposed leader may reply alongside the current one. It proves nothing if it has no record of a key that the current
+// leader names.
 func TestDeposedLeaderRead(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
 		var behind atomic.Int32
@@ -387,8 +384,7 @@ func TestDeposedLeaderRead(t *testing.T) {
 	})
 }
 
-// ofOldServer gives an answer the API level and the version of a server of 2.11. The
-// proof tier has such a server.
+// ofOldServer gives a reply the API level and version of a 2.11 server. The proof tier has a real one.
 func ofOldServer(answer map[string]any) {
 	if config, ok := answer["config"].(map[string]any); ok {
 		config["metadata"].(map[string]any)["_nats.level"] = "1"
@@ -399,7 +395,7 @@ func ofOldServer(answer map[string]any) {
 	}
 }
 
-// A bucket is neither made nor opened on a server that is too old.
+// A bucket is neither created nor opened on a server that is too old.
 func TestServerTooOld(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
 		old := proxy.JetStream(t, srv, func(nc *nats.Conn, m *nats.Msg) bool {
@@ -416,7 +412,7 @@ func TestServerTooOld(t *testing.T) {
 	})
 }
 
-// Open waits for the leader of the bucket's stream, and says so if there is none.
+// Open waits for a leader of the bucket's stream and reports if there is none.
 func TestStreamWithoutLeader(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
 		open(t, srv.Connect(), kvstore.Config{})
@@ -439,8 +435,7 @@ func TestStreamWithoutLeader(t *testing.T) {
 	})
 }
 
-// A mirror keeps a record that the bucket has removed. Its answer is read again from the
-// leader.
+// A mirror keeps a record that the bucket has removed, so its reply is checked with the leader.
 func TestMirrorAnswers(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
 		s := openProxied(t, srv, func(nc *nats.Conn, m *nats.Msg) bool {
@@ -465,8 +460,7 @@ func TestMirrorAnswers(t *testing.T) {
 	})
 }
 
-// A stream info names a limited number of keys at a time. All pages together are
-// the state; it is that of the first one.
+// A stream info names a limited number of keys at a time. All pages together are the state, as of the first page.
 func TestStateInPages(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
 		const page = 2
@@ -493,7 +487,7 @@ func TestStateInPages(t *testing.T) {
 				}
 				n := asked.Add(1)
 				state["last_seq"] = 1000 + n
-				if n > 3 { // three servers, and another term on the second page
+				if n > 3 { // three servers, and another term from the second page on
 					term := time.Unix(int64(n/5), 0).UTC()
 					info["cluster"] = map[string]any{"name": "C", "leader": "a", "leader_since": term, "replicas": []any{map[string]any{}, map[string]any{}}}
 				}

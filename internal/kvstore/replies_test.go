@@ -14,8 +14,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// FuzzReplies answers every request of a store with the same rubbish, through a
-// real server. No answer makes it panic, hang or believe in a record that was not
+// FuzzReplies answers every request of a store with the same garbage, through a real
+// server. No reply may make the store panic, hang, or believe in a record that was not
 // there.
 func FuzzReplies(f *testing.F) {
 	srv := testutil.RunServer(f)
@@ -25,7 +25,7 @@ func FuzzReplies(f *testing.F) {
 	info, err := spy.Request("$JS.API.STREAM.INFO.KV_natslock", []byte(`{"subjects_filter":">"}`), 5*time.Second)
 	check(f, err)
 	type answer struct{ status, sequence, subject, ttl, pending, data string }
-	var now atomic.Pointer[answer] // nil: the truth
+	var now atomic.Pointer[answer] // nil: reply truthfully
 	reply := func(m *nats.Msg) {
 		if err := spy.PublishMsg(m); err != nil {
 			panic(err)
@@ -72,7 +72,7 @@ func FuzzReplies(f *testing.F) {
 	f.Fuzz(func(t *testing.T, status, sequence, subject, ttl, pending, data string) {
 		for _, v := range []string{status, sequence, subject, ttl, pending} {
 			if strings.ContainsAny(v, "\r\n") {
-				return // no header has them
+				return // no header contains these
 			}
 		}
 		now.Store(nil)

@@ -9,7 +9,7 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 )
 
-// Room leaves the last quarter of each limit to renewals, where they count in full.
+// Where renewals count in full, Room leaves the last quarter of each limit to them.
 func TestRoom(t *testing.T) {
 	for name, c := range map[string]struct {
 		replicas        int

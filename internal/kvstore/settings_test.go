@@ -14,8 +14,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// Settings are judged as a server names them: also those that neither this package nor nats.go
-// knows, and values that nats.go cannot read.
+// Settings are judged as the server reports them, including settings that neither this package
+// nor nats.go knows, and values that nats.go cannot read.
 func TestRawSettings(t *testing.T) {
 	const own = `"$KV.natslock.>"`
 	for _, c := range []struct {
@@ -102,7 +102,7 @@ func TestRawSettings(t *testing.T) {
 		{"unknown", `"deletes_records"`, kvstore.Worse},
 		{"unknown", `{"after":0}`, kvstore.Worse},
 		{"unknown", `[null]`, kvstore.Worse},
-		{"Sealed", `true`, kvstore.Worse}, // JSON names differ by case
+		{"Sealed", `true`, kvstore.Worse}, // JSON names are case-sensitive
 	} {
 		t.Run(c.setting+" "+c.value, func(t *testing.T) {
 			settings := fitSettings(t)
@@ -133,7 +133,7 @@ func TestRawSettings(t *testing.T) {
 	}
 }
 
-// fitSettings are those of a bucket without a fault.
+// fitSettings returns the settings of a bucket without faults.
 func fitSettings(t *testing.T) map[string]any {
 	t.Helper()
 	sc, err := kvstore.Config{}.StreamConfig()
@@ -146,8 +146,8 @@ func fitSettings(t *testing.T) map[string]any {
 	return settings
 }
 
-// Servers of a later release name settings and values that this one does not know, and clients
-// go on. A repair keeps what they have named.
+// Servers of a later release report settings and values that this release does not know.
+// Clients carry on regardless, and a repair keeps those settings.
 func TestLaterServer(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
 		js := proxy.JetStream(t, srv, func(nc *nats.Conn, m *nats.Msg) bool {
@@ -182,7 +182,7 @@ func TestLaterServer(t *testing.T) {
 	})
 }
 
-// Memory is no fault on the replicas that a repair adds.
+// With the replicas that a repair adds, memory storage is no longer a fault.
 func TestRepairedReplicas(t *testing.T) {
 	is := fitSettings(t)
 	is["storage"], is["allow_direct"] = "memory", false
@@ -198,7 +198,8 @@ func TestRepairedReplicas(t *testing.T) {
 	equal(t, "num_replicas", repaired.Config.Replicas, 3)
 }
 
-// One replica on a cluster is repaired, unless it is asked for, and a limit can be taken away.
+// A single replica on a cluster is repaired unless it was requested, and a limit can be
+// removed.
 func TestRepairedByHand(t *testing.T) {
 	is := fitSettings(t)
 	is["num_replicas"], is["max_bytes"] = 1, 1000

@@ -29,7 +29,7 @@ func TestWatch(t *testing.T) {
 	wantEvent(t, many, kvstore.Put, "lock.a", rev)
 	other := create(t, s, "lock.b", "")
 	wantEvent(t, many, kvstore.Put, "lock.b", other)
-	create(t, s, "wait.a.1", "") // for neither
+	create(t, s, "wait.a.1", "") // matches neither
 	rev, err := s.Update(ctx, "lock.a", []byte("2"), ttl, rev)
 	check(t, err)
 	wantEvent(t, one, kvstore.Put, "lock.a", rev)
@@ -64,7 +64,7 @@ func TestWatchesShareASubscription(t *testing.T) {
 	wantEvent(t, e2, kvstore.Put, "lock.a", rev)
 	equal(t, "events of a stopped watch", len(e1), 0)
 	w2.Stop()
-	check(t, s.Healthy()) // asked behind the end of the subscription
+	check(t, s.Healthy()) // queued behind the end of the subscription
 	equal(t, "subscriptions", nc.NumSubscriptions(), before+1)
 	w3.Stop()
 	check(t, s.Healthy())
@@ -103,7 +103,7 @@ func TestWatchRaces(t *testing.T) {
 	for range n {
 		kit.Receive(t, done, "the watches")
 	}
-	check(t, s.Healthy()) // asked behind the ends of the subscriptions
+	check(t, s.Healthy()) // queued behind the ends of the subscriptions
 	equal(t, "subscriptions", nc.NumSubscriptions(), before)
 
 	for range n {
@@ -125,10 +125,11 @@ func TestWatchRaces(t *testing.T) {
 	equal(t, "subscriptions", nc.NumSubscriptions(), 1)
 }
 
-// A subscription ends with a store that several close at a time.
+// A subscription ends with its store even if several goroutines close the store
+// simultaneously.
 func TestClosesTogether(t *testing.T) {
 	nc := testutil.RunServer(t).Connect()
-	open(t, nc, kvstore.Config{}) // it creates the bucket
+	open(t, nc, kvstore.Config{}) // creates the bucket
 	s := open(t, nc, kvstore.Config{})
 	before := nc.NumSubscriptions()
 	watch(t, s, "lock.a")
@@ -179,7 +180,7 @@ func TestForgedNotifications(t *testing.T) {
 		check(t, nc.PublishMsg(&nats.Msg{Subject: subject, Header: h, Data: []byte("x")}))
 	}
 	check(t, nc.Publish(subject, nil))
-	// A well-formed notification is passed on, because events are hints.
+	// A well-formed notification is passed on, because events are only hints.
 	h := nats.Header{"Nats-TTL": {"99999999999999s"}}
 	for k, v := range good {
 		h[k] = v
@@ -250,7 +251,7 @@ func TestExpired(t *testing.T) {
 		wantErr(t, err, kvstore.ErrNotFound)
 		equal(t, "events without tracking: what was written", len(untracked), 2)
 
-		// Deleted, and the watch stopped: no event of an end.
+		// The record was deleted and the watch stopped, so no end is reported.
 		rev, err = s.Create(ctx, "lock.a", nil, 2*time.Second)
 		check(t, err)
 		wantEvent(t, events, kvstore.Put, "lock.a", rev)
@@ -269,7 +270,7 @@ func TestExpired(t *testing.T) {
 		none()
 		equal(t, "events of a stopped watch", len(stopped), 0)
 
-		// Closing the store ends the timing too.
+		// Closing the store stops the timers too.
 		_, err = s.Create(ctx, "lock.c", nil, 2*time.Second)
 		check(t, err)
 		kit.Receive(t, events, "the event")
@@ -309,8 +310,8 @@ func TestTrack(t *testing.T) {
 			t.Fatalf("expired after %v", d)
 		}
 
-		// A watch does not time a record without an end: a foreign record without a TTL, or
-		// a tombstone.
+		// A watch sets no timer for a record without an end, such as a foreign record
+		// without a TTL or a tombstone.
 		js, err := jetstream.New(nc)
 		check(t, err)
 		_, err = js.Publish(ctx, "$KV.natslock.lock.b", []byte("foreign"))
@@ -328,8 +329,8 @@ func TestTrack(t *testing.T) {
 	})
 }
 
-// Notifications that come while a program does not run, or faster than it takes them, are
-// dropped by nats.go beyond 8,192. Watches are told so, and since when.
+// nats.go drops notifications beyond 8,192 that arrive while a program is not running, or
+// faster than it handles them. Watches are told about the loss and when it began.
 func TestFlood(t *testing.T) {
 	srv := testutil.RunServer(t)
 	nc := srv.Connect()
@@ -365,7 +366,7 @@ func TestFlood(t *testing.T) {
 	if mark.Since.IsZero() || mark.Since.After(first.Time) {
 		t.Fatalf("since %v, after the last event that was delivered, of %v", mark.Since, first.Time)
 	}
-	// A second flood, which drops nothing, is none.
+	// A second flood that drops nothing does not count.
 	for range 5_000 {
 		check(t, other.Publish(subject, nil))
 	}
@@ -373,7 +374,7 @@ func TestFlood(t *testing.T) {
 	check(t, nc.Flush())
 	last := create(t, s, "lock.last", "")
 	<-ended
-	_, err = s.Get(t.Context(), "lock.last", last) // the sender has looked at the counts before
+	_, err = s.Get(t.Context(), "lock.last", last) // by then the sender has checked the counts
 	check(t, err)
 	if len(marks) > 0 {
 		t.Fatalf("a mark that tells nothing new: %+v", <-marks)

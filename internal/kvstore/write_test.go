@@ -89,7 +89,7 @@ func TestCreateGuarded(t *testing.T) {
 	for _, guard := range []string{"", "rw.*", "rw.>", "*", ">", "rw a"} {
 		_, err = s.CreateGuarded(ctx, "read.a.5", nil, ttl, guard, 0)
 		wantErr(t, err, kvstore.ErrInvalidKey)
-		if guard != "" { // there is none, for a plain write
+		if guard != "" { // a plain write has no guard
 			_, err = s.Send(kvstore.Write{Key: "read.a.5", TTL: ttl, Guard: guard}, func(kvstore.Answer) { t.Error("answered") })
 			wantErr(t, err, kvstore.ErrInvalidKey)
 		}
@@ -97,7 +97,7 @@ func TestCreateGuarded(t *testing.T) {
 	equal(t, "readers", keysOf(t, s, "read.a.*", open), "read.a.1 read.a.3 read.a.4 ")
 }
 
-// Nothing invalid may reach the server: the test watches everything sent.
+// Nothing invalid may reach the server, so the test watches everything that is sent.
 func TestRefusedBeforeIO(t *testing.T) {
 	ctx := t.Context()
 	srv := testutil.RunServer(t)
@@ -202,8 +202,7 @@ func TestTTLIsRoundedUp(t *testing.T) {
 	})
 }
 
-// While a connection drains its subscriptions are gone, but handlers still at
-// work hold locks.
+// While a connection drains, its subscriptions are gone, but handlers that are still running hold locks.
 func TestDraining(t *testing.T) {
 	ctx := t.Context()
 	closed := make(chan struct{})
@@ -240,7 +239,7 @@ func TestDraining(t *testing.T) {
 	wantErr(t, s.Healthy(), kvstore.ErrUnavailable)
 }
 
-// The first thing asked of a store may be asked of a draining connection.
+// Even a store's first request may meet a draining connection.
 func TestDrainingFromTheStart(t *testing.T) {
 	nc := testutil.RunServer(t).Connect()
 	s := open(t, nc, kvstore.Config{})
@@ -254,7 +253,8 @@ func TestDrainingFromTheStart(t *testing.T) {
 	create(t, s, "lock.a", "")
 }
 
-// A tombstone that was queued before Close is sent, by a store that has sent nothing before, and while the connection drains.
+// A tombstone queued before Close is sent even by a store that has sent nothing before, and even while the connection
+// drains.
 func TestTombstoneBeforeClose(t *testing.T) {
 	srv := testutil.RunServer(t)
 	other := open(t, srv.Connect(), kvstore.Config{})
@@ -292,11 +292,11 @@ func TestTombstoneBeforeClose(t *testing.T) {
 	}
 }
 
-// A store that has sent nothing yet does not listen to its connection. With its first request it learns that the connection was
-// away, and has everybody verify what may have changed meanwhile.
+// A store that has sent nothing yet does not listen to its connection. With its first request it learns that the
+// connection was lost and has everyone verify what may have changed in the meantime.
 func TestReconnectBeforeTheFirstWrite(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
-		open(t, srv.Connect(), kvstore.Config{}) // it creates the bucket, and so listens
+		open(t, srv.Connect(), kvstore.Config{}) // creates the bucket, and so listens
 		nc, link := srv.ConnectLink()
 		s := open(t, nc, kvstore.Config{})
 		states := make(chan kvstore.ConnState, 10)
@@ -321,7 +321,7 @@ func TestClosedConnection(t *testing.T) {
 		s.OnConnection(func(st kvstore.ConnState) { states <- st })
 		_, events := watch(t, s, "lock.a")
 
-		// One call waits for an answer that does not come.
+		// One call waits for a reply that never comes.
 		link.Blackhole(true)
 		waiting := afterSending(nc, func() error {
 			_, err := s.Update(ctx, "lock.a", nil, ttl, rev)
@@ -354,7 +354,7 @@ func TestClosedConnection(t *testing.T) {
 	})
 }
 
-// A store closed while calls wait ends them.
+// Closing a store ends the calls that are waiting.
 func TestCloseEndsWaitingCalls(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
 		nc, link := srv.ConnectLink()
@@ -375,8 +375,8 @@ func TestCloseEndsWaitingCalls(t *testing.T) {
 	})
 }
 
-// What a connection that takes no bytes has not taken for a second is not sent any more, unless
-// it is a tombstone, and nothing more is queued.
+// What a connection that accepts no bytes has not taken within a second is no longer sent, unless it is a tombstone,
+// and nothing more is queued.
 func TestStuck(t *testing.T) {
 	nc, link := testutil.RunServer(t).ConnectLink()
 	t.Cleanup(func() { link.BlockWrites(false) })
@@ -395,13 +395,13 @@ func TestStuck(t *testing.T) {
 		break
 	}
 	claim, tombstone := make(chan kvstore.Answer, 1), make(chan kvstore.Answer, 1)
-	_, err := s.Send(kvstore.Write{Key: "lock.c", Expect: 1, TTL: ttl}, func(kvstore.Answer) {}) // the sender waits with this one
+	_, err := s.Send(kvstore.Write{Key: "lock.c", Expect: 1, TTL: ttl}, func(kvstore.Answer) {}) // the sender is stuck on this one
 	check(t, err)
 	_, err = s.Send(kvstore.Write{Key: "lock.b", TTL: ttl}, func(a kvstore.Answer) { claim <- a })
 	check(t, err)
 	_, err = s.Send(kvstore.Write{Key: "lock.a", Expect: rev, Delete: true}, func(a kvstore.Answer) { tombstone <- a })
 	check(t, err)
-	for { // until nothing more is queued, which is as long as a claim queues
+	for { // until nothing more is queued, which takes as long as a claim may be queued
 		if _, err = s.Send(kvstore.Write{Key: "lock.c", Expect: 1, TTL: ttl}, func(kvstore.Answer) {}); err != nil {
 			break
 		}
@@ -410,7 +410,7 @@ func TestStuck(t *testing.T) {
 	wantErr(t, err, kvstore.ErrUnavailable)
 	equal(t, "certainly not sent", kvstore.NotSent(err), true)
 	wantErr(t, s.Healthy(), kvstore.ErrUnavailable)
-	time.Sleep(200 * time.Millisecond) // the claim is as old by now
+	time.Sleep(200 * time.Millisecond) // by now the claim has been queued for as long
 	link.BlockWrites(false)
 	a := kit.Receive(t, claim, "what came of the claim")
 	wantErr(t, a.Err, kvstore.ErrUnavailable)
@@ -419,10 +419,10 @@ func TestStuck(t *testing.T) {
 	create(t, s, "lock.b", "")
 }
 
-// The same holds for the first write of a store, which does not know the connection yet.
+// The same holds for a store's first write, when the store does not know its connection yet.
 func TestDisconnectedFromTheStart(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
-		open(t, srv.Connect(), kvstore.Config{}) // makes the bucket
+		open(t, srv.Connect(), kvstore.Config{}) // creates the bucket
 		nc, link := srv.ConnectLink()
 		s := open(t, nc, kvstore.Config{})
 		link.Cut()
@@ -461,7 +461,7 @@ func TestDisconnected(t *testing.T) {
 	check(t, s.Healthy())
 }
 
-// The answers to three writes come late: to the first nobody listens any more.
+// The replies to three writes arrive late, the first when nobody is listening for it any more.
 func TestLateAnswers(t *testing.T) {
 	nc, link := testutil.RunServer(t).ConnectLink()
 	s := open(t, nc, kvstore.Config{})
@@ -517,8 +517,8 @@ func TestKVIsComplete(t *testing.T) {
 	check(t, kv.Denied("lock.a"))
 }
 
-// FuzzKey: no key with a meaning of its own for the server passes, and the
-// server accepts every key that does.
+// FuzzKey checks that no key with a special meaning to the server passes, and that the server accepts every key that
+// does.
 func FuzzKey(f *testing.F) {
 	nc := testutil.RunServer(f).Connect()
 	s := open(f, nc, kvstore.Config{})
@@ -535,7 +535,7 @@ func FuzzKey(f *testing.F) {
 		if strings.ContainsAny(key, "*> \t\r\n\x00$") || strings.HasPrefix(key, ".") || strings.HasSuffix(key, ".") {
 			t.Fatalf("%q passed", key)
 		}
-		if errors.Is(err, kvstore.ErrExists) { // seen a moment ago
+		if errors.Is(err, kvstore.ErrExists) { // created a moment ago
 			return
 		}
 		check(t, err)
@@ -545,11 +545,10 @@ func FuzzKey(f *testing.F) {
 	})
 }
 
-// A caller that has given up may use its buffer again, while its write waits for a network that
-// is stuck.
+// A caller that has given up may reuse its buffer while its write is still waiting for a stuck network.
 func TestValueIsCopied(t *testing.T) {
 	s := open(t, testutil.RunServer(t).Connect(), kvstore.Config{})
-	create(t, s, "lock.first", "") // the store runs
+	create(t, s, "lock.first", "") // so that the store runs
 	stuck := make(chan struct{})
 	s.OnSender(func() { <-stuck })
 	ctx, cancel := context.WithCancel(t.Context())

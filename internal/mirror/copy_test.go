@@ -14,7 +14,7 @@ import (
 	locks "github.com/natslock/locks/natslock/admin"
 )
 
-// stub is a record of a lock, at a revision.
+// stub returns a lock's record at a revision.
 func stub(t testing.TB, key string, revision uint64, status record.Status) kvstore.Record {
 	t.Helper()
 	body := record.Body{Status: status, ID: fmt.Sprint("id-", key), TTL: 15, Size: int32(revision)}
@@ -23,8 +23,8 @@ func stub(t testing.TB, key string, revision uint64, status record.Status) kvsto
 	return kvstore.Record{Key: key, Value: value, Revision: revision, Time: time.Unix(int64(revision), 0), TTL: 15 * time.Second, Deleted: status == record.StatusGone}
 }
 
-// TestCopyInAnyOrder writes to some keys, and delivers the events in their order: some before, some during and some
-// after a list. In half of the runs it loses some before the list. At the end the copy is the bucket.
+// TestCopyInAnyOrder writes to a few keys and delivers the events in order, some before, some during and some after
+// a list. Half of the runs lose some of the events before the list. In the end the copy must equal the bucket.
 func TestCopyInAnyOrder(t *testing.T) {
 	keys := record.KeysOf(record.Mutex, "l")
 	all := []string{keys.Gate, keys.Place("a"), keys.Place("b")}
@@ -32,7 +32,7 @@ func TestCopyInAnyOrder(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		bucket := map[string]kvstore.Record{}
 		copied := newRecords(func(ID) {})
-		var late []kvstore.Event // of events that are under way
+		var late []kvstore.Event // events that are under way
 		deliver := func(n int) {
 			for _, ev := range late[:n] {
 				copied.apply(ev)
@@ -70,7 +70,7 @@ func TestCopyInAnyOrder(t *testing.T) {
 			deliver(r.IntN(len(late) + 1))
 		}
 		if lossy {
-			deliver(len(late)) // a loss is noticed by what follows it
+			deliver(len(late)) // a loss is noticed only through what follows it
 			lossy = false
 		}
 		copied.listing()
@@ -98,8 +98,8 @@ func TestCopyInAnyOrder(t *testing.T) {
 	}
 }
 
-// TestCopyShows: a copy shows what a list of the bucket shows. A tombstone of a place by a grant ends it, and the
-// renewal of a place says how many goroutines wait at it.
+// TestCopyShows checks that a copy shows what a list of the bucket shows. The tombstone of a place that was granted
+// ends the place, and a place's renewal tells how many goroutines wait at it.
 func TestCopyShows(t *testing.T) {
 	var changed []ID
 	copied := newRecords(func(id ID) { changed = append(changed, id) })
@@ -129,8 +129,8 @@ func TestCopyShows(t *testing.T) {
 	require.Empty(t, copied.infos(func(ID) bool { return true }))
 }
 
-// TestCopyOfOverdue: a record whose TTL has ended and that the server has not removed is shown as such, whatever the
-// clock of this machine says.
+// TestCopyOfOverdue checks that a record whose TTL has ended but which the server has not removed is shown as
+// overdue, whatever this machine's clock says.
 func TestCopyOfOverdue(t *testing.T) {
 	copied := newRecords(func(ID) {})
 	keys := record.KeysOf(record.Mutex, "l")

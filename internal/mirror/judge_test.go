@@ -14,7 +14,7 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// info is a leader's answer about a bucket that is fit, on three servers unless change says otherwise.
+// info returns a leader's reply about a fit bucket, on three servers unless change says otherwise.
 func info(t testing.TB, change func(*jetstream.StreamInfo)) *kvstore.Info {
 	t.Helper()
 	cfg, err := kvstore.Config{Bucket: "b"}.StreamConfig()
@@ -46,7 +46,7 @@ func TestJudge(t *testing.T) {
 		missed  error
 		answer  answer
 		want    Condition
-		says    string // of why; "": nothing
+		says    string // in Why; "": no reason
 		current int
 	}{
 		"all is well":                      {answer: answer{info: info(t, nil)}, want: Live, current: 3},

@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { kit.LeakCheck(m) }
 
-// site is a bucket in memory, with a mirror on it and the bucket's leader.
+// site is an in-memory bucket with its leader and a mirror.
 type site struct {
 	*Mirror
 	t      *testing.T
@@ -28,7 +28,7 @@ type site struct {
 	store  *faults.Store // the mirror's
 
 	mu         sync.Mutex
-	away       error // of the leader
+	away       error // why the leader does not reply
 	below      uint64
 	connection uint64
 	events     []locks.EventType
@@ -98,8 +98,8 @@ func (s *site) is(want Condition) State {
 
 func (s *site) lock(name string) locks.Info { return s.Lock(ID{locks.KindMutex, name}) }
 
-// TestWithoutLeader: a copy without locks is not live while no leader answers, although the connection is up and no
-// request but those to the leader fails. Then it has what it has missed.
+// TestWithoutLeader checks that a copy without locks is not live while no leader replies, although the connection is up
+// and only requests to the leader fail. Afterwards it catches up.
 func TestWithoutLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := mirrored(t)
@@ -127,8 +127,8 @@ func TestWithoutLeader(t *testing.T) {
 	})
 }
 
-// TestEndsWithoutLeader: an end that only this machine's clock tells is none while no leader answers. Another server may
-// have confirmed renewals.
+// TestEndsWithoutLeader checks that an end known only from this machine's clock is not reported while no leader
+// replies, because another server may have confirmed renewals.
 func TestEndsWithoutLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := mirrored(t)
@@ -145,7 +145,7 @@ func TestEndsWithoutLeader(t *testing.T) {
 	})
 }
 
-// TestSilentLeader: an unanswered question is no answer.
+// TestSilentLeader checks that an unanswered question counts as having no leader.
 func TestSilentLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := mirrored(t)
@@ -156,7 +156,7 @@ func TestSilentLeader(t *testing.T) {
 	})
 }
 
-// TestConnection: a mirror is stale from a doubt on until the locks are listed again.
+// TestConnection checks that after a doubt a mirror is stale until the locks have been listed again.
 func TestConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := mirrored(t)
@@ -177,8 +177,8 @@ func TestConnection(t *testing.T) {
 	})
 }
 
-// TestQuestionLostWithConnection: a question that went unanswered with its connection says nothing of the leader, although
-// the next connection is up by then.
+// TestQuestionLostWithConnection checks that a question lost along with its connection says nothing about the leader,
+// even if the next connection is up by then.
 func TestQuestionLostWithConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := mirrored(t)
@@ -192,7 +192,7 @@ func TestQuestionLostWithConnection(t *testing.T) {
 	})
 }
 
-// TestRestored: a bucket whose revisions are below those that were seen is none to take locks in.
+// TestRestored checks that a bucket whose revisions are below those already seen is unfit for taking locks.
 func TestRestored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := mirrored(t)
@@ -210,8 +210,8 @@ func TestRestored(t *testing.T) {
 	})
 }
 
-// TestPlaces: a place is gone when its waiter has the lock, has given up, or is dead. Goroutines of the holder's client
-// have none, and the record of the holder counts them.
+// TestPlaces checks that a place disappears when its waiter gets the lock, gives up, or dies. Goroutines of the
+// holder's own client have no places; the holder's record counts them instead.
 func TestPlaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := mirrored(t)

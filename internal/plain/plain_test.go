@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// Nothing that others wrote into a record is shown as anything but visible characters, and
-// different things stay different.
+// FuzzText checks that whatever others wrote into a record is shown in visible characters
+// only, and that different texts stay different.
 func FuzzText(f *testing.F) {
 	for _, s := range []string{"", "orders.42", "a b", "\x1b[2J", "\x9b2J", "\xff", "a\u202eb", "é🔒", "\u00a0", `"`, `"a"`, "\r\n", "\u200b", "\ufffd"} {
 		f.Add(s)

@@ -8,8 +8,8 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-// TestBodyIsWhole encodes a body with every field set and reads it back: a field
-// that is added to Body and not to its encoding is missed here.
+// TestBodyIsWhole encodes a body with every field set and reads it back, so a field that
+// was added to Body but not to its encoding is noticed here.
 func TestBodyIsWhole(t *testing.T) {
 	full := Body{
 		Status: StatusBroken, ID: "i", Client: "c", Attempt: 1, Renewal: 2, Token: 1 << 62, TTL: 3, Fixed: true, Mode: 1, Permits: 13, Since: -4, Waited: 8,
@@ -26,7 +26,7 @@ func TestBodyIsWhole(t *testing.T) {
 	require.Equal(t, full, back)
 }
 
-// TestBodyOmitsZeroes: what is not set costs nothing in the bucket.
+// TestBodyOmitsZeroes checks that unset fields take no space in the bucket.
 func TestBodyOmitsZeroes(t *testing.T) {
 	value, err := (&Body{Status: StatusGone, ID: "i"}).Encode()
 	require.NoError(t, err)

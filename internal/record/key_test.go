@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// seeds are names that a careless encoding would mix up, break or lose.
+// seeds are names that a careless encoding would confuse, break or lose.
 var seeds = []string{
 	"a", "orders.42", "a..b", ".a", "a.", ".", "..", "", " ", "*", ">", "a.*", "*.>", "\x00", "\x00*", "a.\x00>", "=", "=2E", "=2e", "=2", "a=",
 	"é", "\xff", "🔒", "lock:deploy", "issue_cert_*.example.com", strings.Repeat("x", 512), strings.Repeat("x", 513), strings.Repeat(" ", 171),
@@ -84,7 +84,7 @@ func FuzzName(f *testing.F) {
 				t.Fatalf("ParseKey(%q) = %+v", key, k)
 			}
 		}
-		// Whatever is decoded is what encodes to it.
+		// Every decoded name encodes to the same string again.
 		if name, ok := decodeName(a); ok {
 			if again, err := EncodeName(name); err != nil || again != a {
 				t.Fatalf("%q is decoded as %q, which becomes %q", a, name, again)
@@ -103,7 +103,7 @@ func FuzzName(f *testing.F) {
 	})
 }
 
-// literal reports whether s can be a key and not a pattern.
+// literal reports whether s is a key rather than a pattern.
 func literal(s string) bool {
 	for token := range strings.SplitSeq(s, ".") {
 		if token == "" || strings.Trim(token, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_/-=") != "" {
@@ -113,7 +113,7 @@ func literal(s string) bool {
 	return true
 }
 
-// matches is NATS's matching of a subject by a pattern.
+// matches implements NATS's matching of a subject against a pattern.
 func matches(pattern, subject string) bool {
 	p, s := strings.Split(pattern, "."), strings.Split(subject, ".")
 	for i, token := range p {
@@ -143,8 +143,8 @@ func TestEncodePattern(t *testing.T) {
 	}
 }
 
-// A pattern is one the server understands, without a wildcard it matches exactly
-// the name it spells, and it always matches that name.
+// FuzzPattern checks that the server understands every pattern, that a pattern always
+// matches the name it spells, and that without a wildcard it matches nothing else.
 func FuzzPattern(f *testing.F) {
 	for i, s := range seeds {
 		f.Add(s, seeds[(i+7)%len(seeds)])
@@ -177,7 +177,7 @@ func FuzzPattern(f *testing.F) {
 	})
 }
 
-// A key that the library does not write is no key of a lock, whatever is in it.
+// A key that the library does not write is not a lock's key, whatever it contains.
 func TestParseForeignKey(t *testing.T) {
 	for _, key := range []string{"", "lock", "wait.a", "other.a.b", ".a", "LOCK.a"} {
 		if k, ok := ParseKey(key); ok {
@@ -186,7 +186,7 @@ func TestParseForeignKey(t *testing.T) {
 	}
 }
 
-// The patterns of the keys of locks are apart by what the keys are for. There is none for a
+// The patterns of lock keys are grouped by what the keys are for. There is no pattern for a
 // name that no lock can have.
 func TestKeyPatterns(t *testing.T) {
 	holders, readers, waiters, err := KeyPatterns("a b.>")
@@ -209,7 +209,7 @@ func TestKeyPatterns(t *testing.T) {
 	}
 }
 
-// A key below the prefix of slots is a slot only with the number of one.
+// A key under the slot prefix is a slot only if it ends in the number of one.
 func TestParseSlot(t *testing.T) {
 	for _, key := range []string{"sem.a", "sem.a.", "sem.a.x", "sem.a.256", "sem.a.-1", "sem.a.01", "sem.a.+1", "sem..1"} {
 		if k, ok := ParseKey(key); ok {
@@ -235,7 +235,7 @@ func TestJoinName(t *testing.T) {
 	}
 }
 
-// FuzzJoin takes two lists of parts out of one string each.
+// FuzzJoin splits each of two strings into a list of parts.
 func FuzzJoin(f *testing.F) {
 	for i, s := range seeds {
 		f.Add(s+"|"+s, seeds[(i+3)%len(seeds)]+"|x")
@@ -251,7 +251,7 @@ func FuzzJoin(f *testing.F) {
 		if n := strings.Count(ja, ".") + 1; n != len(pa) {
 			t.Fatalf("%d parts %q become %q", len(pa), pa, ja)
 		}
-		// The parts stay tokens, also in the key.
+		// The parts remain separate tokens, even in the key.
 		e, err := EncodeName(ja)
 		if err == nil && strings.Count(e, ".")+1 != len(pa) {
 			t.Fatalf("%q becomes the key %q", pa, e)

@@ -16,7 +16,7 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 )
 
-// bodies are records as the library writes them.
+// bodies returns records as the library writes them.
 func bodies() []Body {
 	return []Body{
 		{Status: StatusHeld, ID: "A", Client: "C", Attempt: 1, TTL: 15, Since: 1, Owner: "o", Host: "h", PID: 7, Started: 2, Meta: map[string]string{"k": "v"}},
@@ -30,8 +30,8 @@ func bodies() []Body {
 	}
 }
 
-// hostile are values that abuse the format: more than there is, deeper than is
-// sane, other types than are expected.
+// hostile returns values that abuse the format: they announce more than they contain, nest
+// deeper than is sane, or use unexpected types.
 func hostile() map[string][]byte {
 	head := "\x84\xa1v\x01\xa1s\x01\xa2id\xa1x"
 	return map[string][]byte{
@@ -72,9 +72,9 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// A record of a few bytes cannot make its readers allocate much for a length that it only
-// announces. The codec makes room for a megabyte of a string. Every client that lists reads
-// the record, though its writer may write no other key.
+// A record of a few bytes cannot make its readers allocate much for a length that it merely
+// announces. The codec allocates a megabyte for a string. Every client that lists keys
+// reads the record, although its writer may write no other key.
 func TestHostileRecord(t *testing.T) {
 	const reads = 50
 	for what, v := range hostile() {
@@ -92,8 +92,9 @@ func TestHostileRecord(t *testing.T) {
 	}
 }
 
-// FuzzRecord: any value is read without a panic. A value that is no record of this library
-// holds the key. A record of this library survives being written again.
+// FuzzRecord checks that any value is read without a panic. A value that is not a record of
+// this library still holds the key, and a record of this library survives being written
+// again.
 func FuzzRecord(f *testing.F) {
 	for _, b := range bodies() {
 		v, _ := b.Encode()
@@ -121,7 +122,7 @@ func FuzzRecord(f *testing.F) {
 		}
 		v, err := e.Encode()
 		if err != nil {
-			return // larger than what it was read from: shortest forms are not required
+			return // larger than its source, which need not use the shortest forms
 		}
 		back, err := Decode(v)
 		if err != nil || !sameBody(back, e.Body) {
@@ -130,7 +131,7 @@ func FuzzRecord(f *testing.F) {
 	})
 }
 
-// sameBody compares records; no metadata and empty metadata are the same.
+// sameBody compares bodies and treats missing metadata like empty metadata.
 func sameBody(a, b Body) bool {
 	if len(a.Meta) == 0 && len(b.Meta) == 0 {
 		a.Meta, b.Meta = nil, nil
@@ -138,8 +139,8 @@ func sameBody(a, b Body) bool {
 	return reflect.DeepEqual(a, b)
 }
 
-// A record of another version is not read, and none is taken for version 1 because of its
-// last byte.
+// A record of another version is not read, and no version is mistaken for version 1 because
+// of its last byte.
 func TestRecordOfAnotherVersion(t *testing.T) {
 	for v, readable := range map[int64]bool{1: true, 0: false, 2: false, 255: false, 257: false, 1<<32 + 1: false, -255: false} {
 		value, err := msgpack.Marshal(map[string]any{"v": v, "s": 1, "id": "A", "l": 15})
@@ -152,8 +153,8 @@ func TestRecordOfAnotherVersion(t *testing.T) {
 	}
 }
 
-// The format is the library's, not that of its codec's version: a record of today
-// stays readable.
+// The format belongs to the library rather than to a version of its codec, so a record
+// written today stays readable.
 func TestRecordFormat(t *testing.T) {
 	b, err := Decode([]byte("\x89\xa1v\x01\xa1s\x03\xa2id\xa1A\xa1t\xcf\x00\x06\x40\x00\x00\x00\x00\x09\xa1l\x0f\xa1d\x81\xa1k\xa1v\xa2bb\xa2me\xa2br\xa3why\xa2ba\x03"))
 	want := Body{Version: 1, Status: StatusBroken, ID: "A", Token: 0x6400000000009, TTL: 15, Meta: map[string]string{"k": "v"}, BrokenBy: "me", Reason: "why", BrokenAt: 3}
@@ -167,8 +168,8 @@ func TestRecordFormat(t *testing.T) {
 	}
 }
 
-// A full bucket on one server takes a replacement that is not larger than what it replaces,
-// headers included.
+// A full bucket on one server accepts a replacement that is no larger than what it
+// replaces, headers included.
 func TestOneSize(t *testing.T) {
 	claim := Body{Status: StatusHeld, ID: "id", TTL: 15, Attempt: 1, Owner: "o", Since: 1_700_000_000_000, PID: 7}
 	size := func(b Body, expect uint64) int {
@@ -181,7 +182,7 @@ func TestOneSize(t *testing.T) {
 		}
 		return len(v) + len(fmt.Sprint(expect))
 	}
-	for _, word := range []string{"election", "member", "partition", "script", "job", rest} { // of a minimum hold it is rest at last
+	for _, word := range []string{"election", "member", "partition", "script", "job", rest} { // a record with a minimum hold ends as rest
 		b := claim
 		b.Purpose = PurposeOf(word)
 		if more := size(b, 0) - size(claim, 0); more != max(len(word)-len(rest), 0) {

@@ -8,7 +8,7 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 )
 
-// Each grant of a revision has a token of its own, and all of them are below those of
+// Each grant of a revision has its own token, and all of these are below the tokens of
 // the next revision.
 func TestToken(t *testing.T) {
 	require.EqualValues(t, 6400, Token(100, 0))
@@ -24,7 +24,7 @@ func TestToken(t *testing.T) {
 	require.Less(t, last, uint64(1<<53))
 }
 
-// A record without a token is an acquisition record: its own revision counts. Only
+// A record without a token is an acquisition record, whose own revision counts. Only
 // places have tickets.
 func TestTokenOrTicket(t *testing.T) {
 	for _, c := range []struct {
@@ -38,7 +38,7 @@ func TestTokenOrTicket(t *testing.T) {
 		e := Entry{Record: kvstore.Record{Key: c.key, Revision: 7}}
 		require.Equal(t, c.want, e.TokenOrTicket(), c.key)
 		e.Unreadable = true
-		e.Body.Token = 5 // of nobody
+		e.Body.Token = 5 // nobody's
 		require.Equal(t, c.want, e.TokenOrTicket(), "%s, unreadable", c.key)
 		e.Unreadable = false
 		require.EqualValues(t, 5, e.TokenOrTicket(), "%s, renewed", c.key)

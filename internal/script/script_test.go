@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 
 const ttl = 10 * time.Second
 
-// process is a process of a script: a client with a connection of its own, and with faults.
+// process returns a client that acts as one process of a script, with its own connection and injected faults.
 func process(t *testing.T, s *testutil.Server, opts ...natslock.Option) (c *natslock.Client, f *faults.Store) {
 	t.Helper()
 	c, err := natslock.New(t.Context(), s.Connect(), append(opts, faults.WrapStore(func(kv kvstore.KV) kvstore.KV {
@@ -42,14 +42,14 @@ func process(t *testing.T, s *testutil.Server, opts ...natslock.Option) (c *nats
 	return c, f
 }
 
-// exit is the end of a process.
+// exit ends a process.
 func exit(c *natslock.Client) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	_ = c.Close(ctx)
 }
 
-// kind is a kind of lock in a mode.
+// kind is a kind of lock together with a mode.
 type kind struct {
 	name  string
 	kind  admin.Kind
@@ -76,7 +76,7 @@ func kinds() []kind {
 	}
 }
 
-// left takes a lock and leaves it to the handle, by a process that ends.
+// left has a process take a lock, leave it to its handle, and exit.
 func left(t *testing.T, s *testutil.Server, k kind) script.Handle {
 	t.Helper()
 	c, _ := process(t, s)
@@ -107,8 +107,8 @@ func deref(h *admin.Holder) []admin.Holder {
 	return []admin.Holder{*h}
 }
 
-// A lock is held by its handle from the acquire, which is one write, over the extends to the
-// release, each by a process of its own. Nobody else is in before that, and then the next one is.
+// A handle holds its lock from the acquire, which is a single write, through the extensions to the release, each by a
+// process of its own. Nobody else gets in before the release, and then the next one does.
 func TestHeldByHandle(t *testing.T) {
 	for _, k := range kinds() {
 		t.Run(k.name, func(t *testing.T) {
@@ -161,7 +161,7 @@ func heldByHandle(t *testing.T, s *testutil.Server, k kind) {
 		require.Equal(t, []any{h.Token, begun.Since, true, ttl}, []any{held.Token, held.Since, held.Fixed, held.TTL})
 		exit(c)
 	}
-	// It keeps its end where less is wanted.
+	// It keeps its end if less is requested.
 	c, _ := process(t, s)
 	lasts, err = h.Extend(t.Context(), c, time.Second)
 	require.NoError(t, err)
@@ -171,7 +171,7 @@ func heldByHandle(t *testing.T, s *testutil.Server, k kind) {
 	require.Equal(t, time.Minute, lasts.TTL)
 	require.False(t, in.Load(), "beside the script")
 
-	// Only the claim of the handle is extended and released.
+	// Only the handle's own claim is extended and released.
 	for _, wrong := range []script.Handle{{Left: h.Left, TTL: h.TTL}, {Left: h.Left, TTL: h.TTL}} {
 		wrong.Token++
 		_, err = wrong.Extend(t.Context(), c, 0)
@@ -190,7 +190,7 @@ func heldByHandle(t *testing.T, s *testutil.Server, k kind) {
 	require.NoError(t, next.Unlock(t.Context()))
 }
 
-// A break of a script's lock keeps others out until the lock's TTL, or until the script releases it.
+// A broken script lock keeps others out until its TTL ends or the script releases it.
 func TestBrokenByHandle(t *testing.T) {
 	for _, k := range kinds() {
 		t.Run(k.name, func(t *testing.T) {
@@ -231,14 +231,14 @@ func brokenByHandle(t *testing.T, s *testutil.Server, k kind) {
 	}
 }
 
-// Whatever becomes of the write of an extension, what is said of its validity is true.
+// Whatever happens to the write of an extension, the reported validity is true.
 func TestExtendAnswers(t *testing.T) {
 	var held error
 	for _, c := range []struct {
 		name  string
-		at    time.Duration // of the call
+		at    time.Duration // when Extend is called
 		fates []faults.Fate
-		valid time.Duration // from the call on, at most
+		valid time.Duration // at most, from the call on
 		want  error
 	}{
 		{"lost answer", 2 * time.Second, []faults.Fate{faults.LoseAnswer}, 9 * time.Second, held},
@@ -288,8 +288,8 @@ func TestExtendAnswers(t *testing.T) {
 	}
 }
 
-// An extension that the server stored after the validity before counts for no process: the server may have removed the
-// record and brought it back after a crash, and others may have been inside meanwhile.
+// An extension that the server stored after the previous validity is valid for no process. The server may have removed
+// the record and brought it back after a crash, and others may have been inside in between.
 func TestExtendStoredLate(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		h := left(t, s, kinds()[1])
@@ -300,7 +300,7 @@ func TestExtendStoredLate(t *testing.T) {
 		defer cancel()
 		_, err := h.Extend(ctx, p, 0)
 		require.ErrorIs(t, err, natslock.ErrUnavailable)
-		time.Sleep(6500 * time.Millisecond) // beyond the validity, and inside the TTL
+		time.Sleep(6500 * time.Millisecond) // past the validity, but within the TTL
 		f.OnSend(nil)
 		require.Positive(t, f.ReleaseHeld())
 		time.Sleep(100 * time.Millisecond)
@@ -312,7 +312,7 @@ func TestExtendStoredLate(t *testing.T) {
 	})
 }
 
-// behind is the store of a process whose replica lags: it shows nothing unless a revision is asked for.
+// behind is the store of a process whose replica lags, so it shows nothing unless a revision is requested.
 type behind struct{ kvstore.KV }
 
 func (b behind) Get(ctx context.Context, key string, min uint64) (kvstore.Record, error) {
@@ -322,7 +322,7 @@ func (b behind) Get(ctx context.Context, key string, min uint64) (kvstore.Record
 	return b.KV.Get(ctx, key, min)
 }
 
-// Two processes of a script may extend at once, and a replica may lag.
+// Two processes of a script may extend simultaneously, and a replica may lag.
 func TestExtendTogether(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		h := left(t, s, kinds()[0])
@@ -350,7 +350,7 @@ func TestExtendTogether(t *testing.T) {
 	})
 }
 
-// Another process has extended meanwhile, and for less than this one asks for.
+// Another process has extended in the meantime, for less than this one requests.
 func TestExtendTogetherForLess(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		h := left(t, s, kinds()[0])
@@ -375,7 +375,8 @@ func TestExtendTogetherForLess(t *testing.T) {
 	})
 }
 
-// A script's writer that waits behind a reader for several TTLs keeps its gate, and has nearly its TTL then.
+// A script's writer that waits behind a reader for several TTLs keeps its gate, and then has nearly its whole TTL
+// left.
 func TestWriterDrains(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		reads, _ := process(t, s)
@@ -405,7 +406,7 @@ func TestWriterDrains(t *testing.T) {
 	})
 }
 
-// Only the text of a handle is taken for one.
+// Only the text of a handle is accepted as one.
 func TestHandleText(t *testing.T) {
 	const good = "natslock-script-1:lock.x:A:640:60"
 	var h script.Handle

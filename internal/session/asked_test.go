@@ -17,7 +17,7 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// asked is a store that leaves each write to the test.
+// asked is a store that leaves the reply to each write to the test.
 type asked struct {
 	kvstore.KV
 	mu     sync.Mutex
@@ -37,7 +37,7 @@ func (a *asked) Send(w kvstore.Write, done func(kvstore.Answer)) (forget func(),
 	return func() {}, nil
 }
 
-// sent returns the writes so far, when nothing else happens.
+// sent returns the writes so far once every goroutine is blocked.
 func (a *asked) sent() []write {
 	synctest.Wait()
 	a.mu.Lock()
@@ -45,7 +45,7 @@ func (a *asked) sent() []write {
 	return a.writes
 }
 
-// holding runs fn with a lease whose writes are left to fn.
+// holding runs fn with a lease and lets fn reply to the lease's writes.
 func holding(t *testing.T, mode record.Mode, observe func(context.Context, Event), fn func(t *testing.T, l *Lease, kv *asked)) {
 	synctest.Test(t, func(t *testing.T) {
 		kv := &asked{KV: kvstore.NewMemory(kvstore.DefaultBucket).Open()}

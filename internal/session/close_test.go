@@ -18,7 +18,7 @@ import (
 )
 
 // A Close that comes between the end of a lease and the write of its tombstone waits for
-// that write. Without it the lock would be held until its TTL.
+// that write. Otherwise the lock would be held until its TTL.
 func TestCloseWaitsForLeave(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
 		b := connect(t, srv)
@@ -27,7 +27,7 @@ func TestCloseWaitsForLeave(t *testing.T) {
 		closed := make(chan struct{})
 		require.True(t, l.OnEnd(func() {
 			go func() { s.Close(t.Context()); close(closed) }()
-			synctest.Wait() // Close has come as far as it can
+			synctest.Wait() // Close has got as far as it can
 		}))
 		l.Leave(record.StatusGone)
 		<-closed
@@ -37,8 +37,8 @@ func TestCloseWaitsForLeave(t *testing.T) {
 	})
 }
 
-// What waits for the end of a lease is not called for one that has ended: it would wait for
-// ever.
+// OnEnd refuses a function for a lease that has already ended, because a caller relying on
+// it would wait forever.
 func TestOnEndOfEndedLease(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {
 		b := connect(t, srv)
@@ -55,7 +55,7 @@ func TestOnEndOfEndedLease(t *testing.T) {
 	})
 }
 
-// connect opens the bucket over a connection of its own.
+// connect opens the bucket over its own connection.
 func connect(t *testing.T, srv *testutil.Server) *bucket.Bucket {
 	t.Helper()
 	js, err := jetstream.New(srv.Connect())
@@ -66,7 +66,7 @@ func connect(t *testing.T, srv *testutil.Server) *bucket.Bucket {
 	return bucket.New(kv, "", nil)
 }
 
-// claim claims a mutex that is free.
+// claim claims a free mutex.
 func claim(t *testing.T, b *bucket.Bucket, name string) keeper.Granted {
 	t.Helper()
 	g := keeper.Granted{

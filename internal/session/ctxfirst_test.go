@@ -12,7 +12,7 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// heldUp is a context of a user, whose methods block while it is held up.
+// heldUp is a user's context whose methods block while it is held up.
 type heldUp struct {
 	context.Context
 	held chan struct{}
@@ -29,8 +29,8 @@ func (s *heldUp) Value(key any) any {
 	return s.Context.Value(key)
 }
 
-// The end of a lease is being published when a holder leaves, or releases it. Its context ends before that returns, and
-// before the record is deleted.
+// A holder leaves or releases a lease whose end is just being published. The holder's context ends before the call
+// returns, and before the record is deleted.
 func TestContextFirstBesideAnEnd(t *testing.T) {
 	for name, leave := range map[string]func(h *Holder) error{
 		"leave":   func(h *Holder) error { return h.Leave(h.lease.s.b.Instant()) },

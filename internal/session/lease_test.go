@@ -15,7 +15,7 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// held is a lease of a session in memory.
+// held returns a lease of a session with an in-memory bucket.
 func held(t *testing.T) *Lease {
 	b := bucket.New(kvstore.NewMemory(kvstore.DefaultBucket).Open(), "", nil)
 	s := New(b, Config{})
@@ -30,7 +30,7 @@ func held(t *testing.T) *Lease {
 	}, time.Time{})
 }
 
-// asking is a context of a user, whose methods ask for the state of a lock.
+// asking is a user's context whose methods ask for the state of a lock.
 type asking struct {
 	context.Context
 	l *Lease
@@ -41,7 +41,8 @@ func (a asking) Value(key any) any {
 	return a.Context.Value(key)
 }
 
-// TestAdmitCallsUsersOutside: a context may be of any type, and its methods are called without the mutex.
+// TestAdmitCallsUsersOutside checks that the methods of a context, which may be of any type, are called
+// without the mutex held.
 func TestAdmitCallsUsersOutside(t *testing.T) {
 	l := held(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -58,7 +59,7 @@ func TestAdmitCallsUsersOutside(t *testing.T) {
 	}
 }
 
-// TestLostAfterABreak: what has ended a lock that was broken is the break, whatever shows that it has.
+// TestLostAfterABreak checks that a broken lock ends because of the break, whatever else reveals its end.
 func TestLostAfterABreak(t *testing.T) {
 	l := held(t)
 	why := "by an operator: it hung"
@@ -71,7 +72,8 @@ func TestLostAfterABreak(t *testing.T) {
 	require.ErrorContains(t, cause, why)
 }
 
-// TestKeepSettles: what is renewed for others to go on with is left when no renewal is on its way.
+// TestKeepSettles checks that a lease renewed so that others can continue it is left to them only when no
+// renewal is under way.
 func TestKeepSettles(t *testing.T) {
 	l := held(t)
 	l.Body.Fixed = true

@@ -21,7 +21,7 @@ func bodyMeta(l *Lease) map[string]string {
 	return l.Body.Meta
 }
 
-// The metadata of a SetMeta that has returned nil stay when those of the next one find no room.
+// The metadata of a SetMeta that returned nil stay when those of the next SetMeta find no room.
 func TestNoRoomAfterAConfirmedSetMeta(t *testing.T) {
 	holding(t, record.Exclusive, nil, func(t *testing.T, l *Lease, kv *asked) {
 		h := inside(t, l, t.Context())
@@ -38,7 +38,7 @@ func TestNoRoomAfterAConfirmedSetMeta(t *testing.T) {
 	})
 }
 
-// The refusal of a renewal that was sent before a SetMeta says nothing about the new metadata.
+// A refused renewal that was sent before a SetMeta says nothing about the new metadata.
 func TestNoRoomBeforeSetMeta(t *testing.T) {
 	holding(t, record.Exclusive, nil, func(t *testing.T, l *Lease, kv *asked) {
 		h := inside(t, l, t.Context())
@@ -55,7 +55,7 @@ func TestNoRoomBeforeSetMeta(t *testing.T) {
 	})
 }
 
-// A SetMeta that finds no room is taken back, and puts no lock at risk.
+// A SetMeta that finds no room is undone and puts no lock at risk.
 func TestNoRoomIsNoRisk(t *testing.T) {
 	var mu sync.Mutex
 	risks := 0

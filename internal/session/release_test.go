@@ -18,12 +18,12 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// slow is a service that takes so many writes a second, in their order.
+// slow is a service that accepts a limited number of writes per second, in order.
 type slow struct {
 	kvstore.KV
 
 	mu        sync.Mutex
-	pause     time.Duration // of one write; 0: all at once
+	pause     time.Duration // per write; 0: no pause
 	queue     []func()
 	deletions int
 	forgotten int
@@ -94,8 +94,8 @@ func (s *slow) run(end <-chan struct{}) {
 	}
 }
 
-// slowly runs fn with a session that holds n leases, on a service of so many writes a second
-// from then on.
+// slowly runs fn with a session that holds n leases, on a service that from then on accepts
+// rate writes per second.
 func slowly(t *testing.T, rate, n int, fn func(t *testing.T, s *session.Session, kv *slow, held []*session.Lease)) {
 	synctest.Test(t, func(t *testing.T) {
 		kv := &slow{KV: kvstore.NewMemory(kvstore.DefaultBucket).Open(), wake: make(chan struct{}, 1)}
@@ -117,7 +117,7 @@ func slowly(t *testing.T, rate, n int, fn func(t *testing.T, s *session.Session,
 	})
 }
 
-// released releases leases at the same time, and returns how many were confirmed.
+// released releases leases simultaneously and returns how many releases were confirmed.
 func released(t *testing.T, leases []*session.Lease) (confirmed int) {
 	var all sync.WaitGroup
 	var mu sync.Mutex
@@ -137,8 +137,9 @@ func released(t *testing.T, leases []*session.Lease) (confirmed int) {
 	return confirmed
 }
 
-// Of many releases at a time as many are confirmed as the service answers in the release
-// timeout. The others go on. None is sent again that only waits for its answer.
+// Of many simultaneous releases, as many are confirmed as the service can answer within the
+// release timeout. The others continue in the background, and none is sent again merely
+// because its reply is pending.
 func TestReleaseOfMany(t *testing.T) {
 	const rate, n = 400, 4000
 	slowly(t, rate, n, func(t *testing.T, _ *session.Session, kv *slow, held []*session.Lease) {
@@ -155,7 +156,7 @@ func TestReleaseOfMany(t *testing.T) {
 	})
 }
 
-// Releases keep no lock from being renewed that the service can carry.
+// Releases never keep a lock from being renewed if the service can carry the renewals.
 func TestReleaseOfManyBesideHeld(t *testing.T) {
 	const rate, n, rest = 200, 2000, 500 // 100 renewals a second
 	slowly(t, rate, n+rest, func(t *testing.T, _ *session.Session, _ *slow, held []*session.Lease) {
@@ -172,7 +173,7 @@ func TestReleaseOfManyBesideHeld(t *testing.T) {
 	})
 }
 
-// Leases without a holder, and places, that end at the same time take their turns too.
+// Leases without a holder, and places, take turns too when they end simultaneously.
 func TestLeaveOfMany(t *testing.T) {
 	const rate, n = 400, 2000
 	slowly(t, rate, n, func(t *testing.T, _ *session.Session, kv *slow, held []*session.Lease) {
@@ -188,8 +189,8 @@ func TestLeaveOfMany(t *testing.T) {
 	})
 }
 
-// The answer to a release that nobody waits for any more is dropped. One that waits for its
-// turn ends with the client.
+// The reply to a release that nobody waits for any more is dropped. A release that is still
+// queued ends with the client.
 func TestReleaseTooLate(t *testing.T) {
 	slowly(t, 1, 100, func(t *testing.T, s *session.Session, kv *slow, held []*session.Lease) {
 		require.LessOrEqual(t, released(t, held), 5)

@@ -27,7 +27,7 @@ const (
 	valid = session.DefaultTTL - time.Second
 )
 
-// fitness is a store whose bucket is as the test says.
+// fitness is a store whose bucket is as fit as the test says.
 type fitness struct {
 	kvstore.KV
 	mu  sync.Mutex
@@ -46,7 +46,7 @@ func (f *fitness) becomes(err error) {
 	f.bad = err
 }
 
-// world is a session on a bucket in memory, over faults, and another client of the bucket.
+// world is a session with an in-memory bucket and injected faults, plus another client of that bucket.
 type world struct {
 	*session.Session
 	b, others *bucket.Bucket
@@ -59,7 +59,7 @@ type world struct {
 	causes []error
 }
 
-// inMemory runs fn with a session, and closes that when fn has returned.
+// inMemory runs fn with a session and closes the session when fn returns.
 func inMemory(t *testing.T, cfg session.Config, fn func(t *testing.T, w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		m := kvstore.NewMemory(kvstore.DefaultBucket)
@@ -84,7 +84,7 @@ func inMemory(t *testing.T, cfg session.Config, fn func(t *testing.T, w *world))
 	})
 }
 
-// hold claims a lock, and lets a holder in.
+// hold claims a lock and admits a holder.
 func (w *world) hold(t *testing.T, name string, change ...func(*keeper.Granted, *session.Admission)) *session.Holder {
 	t.Helper()
 	g, a := claim(t, w.b, name), session.Admission{Parent: t.Context(), Begun: w.b.Instant()}
@@ -98,7 +98,7 @@ func (w *world) hold(t *testing.T, name string, change ...func(*keeper.Granted, 
 	return h
 }
 
-// entry is what the bucket has of a lock.
+// entry returns a lock's record from the bucket.
 func (w *world) entry(t *testing.T, name string) record.Entry {
 	t.Helper()
 	e, err := w.others.Read(t.Context(), "lock."+name, 0)
@@ -117,7 +117,7 @@ func (w *world) broken(t *testing.T, name, why string) {
 	require.NoError(t, err)
 }
 
-// seen are the events so far.
+// seen returns the events so far.
 func (w *world) seen() []session.EventType {
 	synctest.Wait()
 	w.mu.Lock()
@@ -127,7 +127,7 @@ func (w *world) seen() []session.EventType {
 
 func cause(h *session.Holder) error { return context.Cause(h.Context()) }
 
-// A break is seen by the watch of a lease, long before its next renewal. A forged one leads to a read that shows nothing.
+// A lease's watch sees a break long before the next renewal. A forged break only leads to a read, which shows nothing.
 func TestBreakIsSeen(t *testing.T) {
 	inMemory(t, session.Config{}, func(t *testing.T, w *world) {
 		h := w.hold(t, "x")
@@ -148,7 +148,7 @@ func TestBreakIsSeen(t *testing.T) {
 		seen := w.seen()
 		require.Equal(t, session.EventBroken, seen[len(seen)-1])
 	})
-	inMemory(t, session.Config{WatchAfter: -1}, func(t *testing.T, w *world) { // without a watch the renewal shows it
+	inMemory(t, session.Config{WatchAfter: -1}, func(t *testing.T, w *world) { // without a watch, a renewal reveals it
 		h := w.hold(t, "x")
 		w.broken(t, "x", "it hung")
 		time.Sleep(session.DefaultTTL/3 - 200*ms)
@@ -158,7 +158,7 @@ func TestBreakIsSeen(t *testing.T) {
 	})
 }
 
-// A hand-over leaves a fixed record, and nothing is written under the id of the claim after it. The context ends first.
+// A hand-over leaves a fixed record, after which nothing is written under the claim's ID. The context ends first.
 func TestHandOff(t *testing.T) {
 	inMemory(t, session.Config{}, func(t *testing.T, w *world) {
 		h := w.hold(t, "x")
@@ -178,7 +178,8 @@ func TestHandOff(t *testing.T) {
 	})
 }
 
-// A hand-over whose confirmation comes after the validity before, or not at all, has failed: the record is left to its TTL.
+// A hand-over fails if its confirmation comes after the previous validity has ended, or not at all. The record is then
+// left to its TTL.
 func TestHandOffInTime(t *testing.T) {
 	for name, fate := range map[string]faults.Fate{"late": faults.DelayAnswer(time.Second / 2), "none": faults.Drop, "lost": faults.LoseAnswer} {
 		t.Run(name, func(t *testing.T) {
@@ -198,7 +199,7 @@ func TestHandOffInTime(t *testing.T) {
 	}
 }
 
-// What cannot be handed over says so, and is held on.
+// A lock that cannot be handed over reports why and remains held.
 func TestNotHandedOff(t *testing.T) {
 	for name, change := range map[string]func(*keeper.Granted, *session.Admission){
 		"it is held for reading":   func(g *keeper.Granted, _ *session.Admission) { g.Body.Mode = uint8(record.Shared) },
@@ -224,7 +225,7 @@ func TestNotHandedOff(t *testing.T) {
 	}
 }
 
-// Extend waits for the confirmation of a renewal, with the TTL that it asks for. It sends nothing that could not help.
+// Extend waits for the confirmation of a renewal with the requested TTL. It sends nothing that could not help.
 func TestExtend(t *testing.T) {
 	inMemory(t, session.Config{}, func(t *testing.T, w *world) {
 		h := w.hold(t, "x")
@@ -242,20 +243,20 @@ func TestExtend(t *testing.T) {
 		require.ErrorIs(t, h.Extend(t.Context(), 0), session.ErrReleased)
 		require.Equal(t, sends+1, w.f.Counts().Sends)
 	})
-	inMemory(t, session.Config{}, func(t *testing.T, w *world) { // an end during the wait
+	inMemory(t, session.Config{}, func(t *testing.T, w *world) { // the lock ends during the wait
 		h := w.hold(t, "x")
 		w.f.OnSend(kit.At("lock renew", faults.Drop))
 		require.ErrorIs(t, h.Extend(t.Context(), 0), session.ErrLost)
 		require.Equal(t, valid, time.Since(w.begun))
 	})
-	inMemory(t, session.Config{}, func(t *testing.T, w *world) { // a shorter TTL than the early warning
+	inMemory(t, session.Config{}, func(t *testing.T, w *world) { // a TTL shorter than the early warning
 		h := w.hold(t, "x", func(_ *keeper.Granted, a *session.Admission) { a.Warn, a.WarnBefore = func() {}, 5*time.Second })
 		require.ErrorIs(t, h.Extend(t.Context(), 2*time.Second), clock.ErrInvalidTTL)
 	})
 }
 
-// SetMeta waits until the record has the metadata. Those that are too large for the bucket are taken back, and the lease
-// is renewed with the ones before.
+// SetMeta waits until the record contains the metadata. If they are too large for the bucket, the lease is renewed with
+// the previous ones.
 func TestSetMeta(t *testing.T) {
 	inMemory(t, session.Config{}, func(t *testing.T, w *world) {
 		h := w.hold(t, "x")
@@ -283,7 +284,7 @@ func TestSetMeta(t *testing.T) {
 	}
 }
 
-// The early warning comes once after each confirmation, its time before the end of the validity.
+// The early warning comes once after each confirmation, WarnBefore ahead of the end of the validity.
 func TestEarlyWarning(t *testing.T) {
 	inMemory(t, session.Config{}, func(t *testing.T, w *world) {
 		warned := make(chan time.Duration, 10)
@@ -305,7 +306,7 @@ func TestEarlyWarning(t *testing.T) {
 	})
 }
 
-// The handle of a holder that was dropped: the lease is renewed no more, and ends with its validity.
+// Once a holder's handle has been dropped, its lease is no longer renewed and ends with its validity.
 func TestDropped(t *testing.T) {
 	inMemory(t, session.Config{}, func(t *testing.T, w *world) {
 		h := w.hold(t, "x")
@@ -321,7 +322,7 @@ func TestDropped(t *testing.T) {
 	})
 }
 
-// The release of a lock with a minimum hold leaves a record for the rest of it.
+// Releasing a lock with a minimum hold leaves a record for the remaining time.
 func TestMinimumHold(t *testing.T) {
 	inMemory(t, session.Config{}, func(t *testing.T, w *world) {
 		h := w.hold(t, "x", func(_ *keeper.Granted, a *session.Admission) { a.Least = 10 * time.Second })
@@ -335,7 +336,7 @@ func TestMinimumHold(t *testing.T) {
 	})
 }
 
-// A holder leaves a lease that goes on: its context ends, and neither the record nor the next holder does.
+// When a holder leaves a lease that continues, only its own context ends. The record and the next holder stay.
 func TestLeave(t *testing.T) {
 	inMemory(t, session.Config{}, func(t *testing.T, w *world) {
 		first, second := w.hold(t, "x"), &session.Holder{}
@@ -357,7 +358,8 @@ func TestLeave(t *testing.T) {
 	})
 }
 
-// While the bucket is unfit, no lock is granted and the holders are warned. It is verified again until it is fit.
+// While the bucket is unfit, no lock is granted and the holders are warned. The bucket is verified repeatedly until it
+// is fit again.
 func TestUnfit(t *testing.T) {
 	inMemory(t, session.Config{}, func(t *testing.T, w *world) {
 		h := w.hold(t, "x")
@@ -379,8 +381,8 @@ func TestUnfit(t *testing.T) {
 	})
 }
 
-// A bucket that is gone has none of the leases. One that has replaced it has those whose records it shows. The
-// verification begins with the first record that has gone.
+// If the bucket is gone, all leases are lost. If another bucket has replaced it, only those whose records it shows
+// survive. The first record found missing triggers the verification.
 func TestAnotherBucket(t *testing.T) {
 	inMemory(t, session.Config{}, func(t *testing.T, w *world) {
 		h := w.hold(t, "x")
@@ -402,7 +404,8 @@ func TestAnotherBucket(t *testing.T) {
 	})
 }
 
-// A connection that is back renews all leases, and verifies the bucket. One that is closed puts the holders at risk.
+// When the connection is back, all leases are renewed and the bucket is verified. A closed connection puts the holders
+// at risk.
 func TestConnection(t *testing.T) {
 	inMemory(t, session.Config{}, func(t *testing.T, w *world) {
 		h := w.hold(t, "x")
@@ -416,7 +419,7 @@ func TestConnection(t *testing.T) {
 	})
 }
 
-// A place that ends wakes its waiter, and the session counts those of a queue.
+// A place that ends wakes its waiter, and the session counts the places of a queue.
 func TestPlace(t *testing.T) {
 	inMemory(t, session.Config{}, func(t *testing.T, w *world) {
 		keys := record.KeysOf(record.Mutex, "x")
@@ -434,7 +437,7 @@ func TestPlace(t *testing.T) {
 	})
 }
 
-// An operator of the client itself ends its lease at once, with what the record shows then.
+// An operator's action in the client itself ends the client's lease immediately, with whatever the record then shows.
 func TestJudge(t *testing.T) {
 	inMemory(t, session.Config{WatchAfter: -1}, func(t *testing.T, w *world) {
 		h := w.hold(t, "x")
@@ -450,7 +453,7 @@ func TestJudge(t *testing.T) {
 	})
 }
 
-// The observer is told of each transition in its order, with the cause of an end.
+// The observer is told of each transition in order, with the cause of an end.
 func TestEvents(t *testing.T) {
 	inMemory(t, session.Config{}, func(t *testing.T, w *world) {
 		h := w.hold(t, "x")

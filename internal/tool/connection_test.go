@@ -15,16 +15,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// errStop ends dialling when the settings are known.
+// errStop ends dialling once the settings are known.
 var errStop = errors.New("stop")
 
-// dialled parses a command line and returns the settings that a command would connect with.
-// Contexts are those in dir.
+// dialled parses a command line and returns the settings with which a command would
+// connect. Contexts are read from dir.
 func dialled(t *testing.T, dir string, env map[string]string, args ...string) (o nats.Options, err error) {
 	t.Helper()
 	for _, v := range os.Environ() {
 		if name, _, _ := strings.Cut(v, "="); strings.HasPrefix(name, "NATS_") || strings.HasPrefix(name, "LOCKCTL_") {
-			t.Setenv(name, "") // restored by the test's end
+			t.Setenv(name, "") // restored when the test ends
 			require.NoError(t, os.Unsetenv(name))
 		}
 	}
@@ -50,7 +50,7 @@ func dialled(t *testing.T, dir string, env map[string]string, args ...string) (o
 	return o, err
 }
 
-// seedFile makes an nkey and returns its public half and the file of its seed.
+// seedFile creates an nkey and returns its public half and the file with its seed.
 func seedFile(t *testing.T) (public, path string) {
 	t.Helper()
 	user, err := nkeys.CreateUser()
@@ -64,8 +64,8 @@ func seedFile(t *testing.T) (public, path string) {
 	return public, path
 }
 
-// Flags over environment over context over default, for each setting, and the
-// ways to log in as one.
+// For each setting, a flag overrides the environment, which overrides the context, which
+// overrides the default. The ways to log in count as one setting.
 func TestConnectionSettings(t *testing.T) {
 	public, nkey := seedFile(t)
 	creds := filepath.Join(t.TempDir(), "user.creds")

@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestConnectError: no message has a password, whatever is wrong with the URL.
+// TestConnectError checks that no message contains a password, whatever is wrong with the
+// URL.
 func TestConnectError(t *testing.T) {
 	const password = "s3cret"
 	context := filepath.Join(t.TempDir(), "proxied.json")

@@ -13,7 +13,8 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// TestCodeOf: the code that an error brings along comes before that of the error it wraps.
+// TestCodeOf checks that an error's own code takes precedence over that of the error it
+// wraps.
 func TestCodeOf(t *testing.T) {
 	for _, c := range []struct {
 		err  error
@@ -35,8 +36,8 @@ func TestCodeOf(t *testing.T) {
 	require.Equal(t, "exit status 128", (&Error{Code: ExitSignal}).Error())
 }
 
-// TestRefusedSubscription tells a subscription to answers from one to notifications, with and
-// without an inbox prefix. The refusal of a publish is neither.
+// TestRefusedSubscription checks that a refused subscription to replies is told apart from
+// one to notifications, with and without an inbox prefix. A refused publish is neither.
 func TestRefusedSubscription(t *testing.T) {
 	refusal := func(subject string) error {
 		return fmt.Errorf(`%w: Permissions Violation for Subscription to "%s"`, nats.ErrPermissionViolation, subject)

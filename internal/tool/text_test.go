@@ -6,7 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestWithoutCredentials: a URL that does not parse loses its credentials too.
+// TestWithoutCredentials checks that even a URL that does not parse loses its
+// credentials.
 func TestWithoutCredentials(t *testing.T) {
 	for list, want := range map[string]string{
 		"nats://127.0.0.1:4222":                      "nats://127.0.0.1:4222",

@@ -17,10 +17,10 @@ import (
 
 func TestMain(m *testing.M) { kit.LeakCheck(m) }
 
-// stub is a kvstore.KV that records what reaches it and answers every write
-// at once. It imitates no server: the injector in front of it is under test.
+// stub is a kvstore.KV that records what reaches it and answers every write immediately.
+// It does not imitate a server, because only the injector in front of it is under test.
 type stub struct {
-	kvstore.KV // nil: what is not overridden must not be called
+	kvstore.KV // nil: a method that is not overridden must not be called
 
 	mu      sync.Mutex
 	sent    []kvstore.Write
@@ -111,7 +111,7 @@ func (r *result) get() []kvstore.Answer {
 	return r.answers
 }
 
-// withFaults runs fn in a bubble of its own; no server is needed.
+// withFaults runs fn in a bubble of its own, without a server.
 func withFaults(t *testing.T, fn func(t *testing.T, f *faults.Store, s *stub)) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stub{}
@@ -126,7 +126,7 @@ func TestFates(t *testing.T) {
 	ok := []kvstore.Answer{{Revision: 1}}
 	for name, c := range map[string]struct {
 		fate        faults.Fate
-		now, later  []kvstore.Answer // answers at once, and after ten seconds
+		now, later  []kvstore.Answer // answers immediately, and after ten seconds
 		sentNow     bool
 		sentLater   bool
 		err         error
@@ -487,7 +487,7 @@ func TestFaultsPassOnTheRest(t *testing.T) {
 	require.NotNil(t, f.OnConnection(nil))
 }
 
-// Everything at once, for the race detector.
+// Everything runs concurrently, for the race detector.
 func TestFaultsConcurrently(t *testing.T) {
 	f := faults.New(&stub{}, 1)
 	f.Random(faults.Rates{Drop: 0.1, LoseAnswer: 0.2, Delay: 0.2, DelayAnswer: 0.2, Refuse: 0.1,

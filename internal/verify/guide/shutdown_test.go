@@ -1,5 +1,5 @@
-// Package guide_test runs what docs/guide/shutdown.md says: each row of its table in an outage
-// of two minutes, and the order in which a process ends. Time is simulated.
+// Package guide_test runs what docs/guide/shutdown.md describes: each row of its table during
+// an outage of two minutes, and the order in which a process shuts down. Time is simulated.
 package guide_test
 
 import (
@@ -22,11 +22,11 @@ import (
 
 func TestMain(m *testing.M) { kit.LeakCheck(m) }
 
-// outage is a client that has taken locks, and whose server goes away.
+// outage is a client that has acquired locks and then loses its server.
 type outage struct {
 	t     *testing.T
 	locks *natslock.Client
-	other *natslock.Client // reaches the server all the time
+	other *natslock.Client // can reach the server throughout
 	nc    *nats.Conn
 	link  *testutil.Link
 	began time.Time
@@ -54,11 +54,11 @@ func newClient(t *testing.T, nc *nats.Conn) *natslock.Client {
 
 func (o *outage) cut() { o.link.Cut(); o.began = time.Now() }
 
-// call is a call that goes on in the background.
+// call is a call running in the background.
 type call struct {
 	done chan struct{}
 	err  error
-	at   time.Duration // from the beginning of the outage
+	at   time.Duration // since the beginning of the outage
 }
 
 func (o *outage) call(fn func() error) *call {
@@ -71,7 +71,7 @@ func (o *outage) call(fn func() error) *call {
 	return c
 }
 
-// ends waits for the end of a call, and asks that it comes between two times after the
+// ends waits for a call to end and requires that it ended between from and to after the
 // beginning of the outage, with errors that match.
 func (o *outage) ends(what string, c *call, from, to time.Duration, match ...error) {
 	o.t.Helper()
@@ -94,7 +94,7 @@ func (o *outage) lock(name string, opts ...natslock.LockOption) *natslock.Lock {
 
 func nothing(context.Context, *natslock.Lock) error { return nil }
 
-// TestOutage is the table of the page.
+// TestOutage runs the page's table.
 func TestOutage(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		o := newOutage(t, s, nats.MaxReconnects(-1))
@@ -149,7 +149,7 @@ func TestOutage(t *testing.T) {
 		require.ErrorIs(t, o.locks.Healthy(), natslock.ErrUnavailable)
 		o.ends("Lock with MaxWait", bounded, 3*time.Second, 3*time.Second, natslock.ErrUnavailable, natslock.ErrTimeout)
 		o.ends("Unlock", unlock, 5*time.Second, 5*time.Second, natslock.ErrUnavailable)
-		// The validity is 14 s from a renewal, and the last renewal was up to 5 s ago.
+		// The validity is 14 s from a renewal, and the last renewal was at most 5 s ago.
 		o.ends("the context of a held lock", heldEnds, 8*time.Second, 14*time.Second, natslock.ErrLost)
 		o.ends("Extend", extend, 8*time.Second, 14*time.Second, natslock.ErrLost)
 		require.ErrorIs(t, held.Unlock(ctx), natslock.ErrLost)
@@ -176,7 +176,7 @@ func TestOutage(t *testing.T) {
 	})
 }
 
-// TestSilent: a connection that counts as up and brings no answer.
+// TestSilent covers a connection that counts as up but delivers no replies.
 func TestSilent(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		o := newOutage(t, s, nats.PingInterval(10*time.Second))
@@ -199,7 +199,7 @@ func TestSilent(t *testing.T) {
 	})
 }
 
-// TestOutageShort: a lock outlives an outage that is shorter than its validity.
+// TestOutageShort checks that a lock survives an outage that is shorter than its validity.
 func TestOutageShort(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		o := newOutage(t, s, nats.MaxReconnects(-1))
@@ -214,8 +214,8 @@ func TestOutageShort(t *testing.T) {
 	})
 }
 
-// TestDefaultReconnects: with the defaults of nats.go a connection is closed for good after
-// an outage of two minutes, and everything on it fails from then on.
+// TestDefaultReconnects checks that with the defaults of nats.go a connection is closed for
+// good after an outage of two minutes, after which everything on it fails.
 func TestDefaultReconnects(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		o := newOutage(t, s, nats.MaxReconnects(nats.DefaultMaxReconnect), nats.ReconnectWait(nats.DefaultReconnectWait),
@@ -237,12 +237,12 @@ func TestDefaultReconnects(t *testing.T) {
 	})
 }
 
-// TestRefusedLogin: a server that refuses the login twice in a row has nats.go close the
-// connection for good, whatever MaxReconnects says, unless IgnoreAuthErrorAbort is given.
+// TestRefusedLogin checks that nats.go closes a connection for good when the server refuses the
+// login twice in a row, whatever MaxReconnects says, unless IgnoreAuthErrorAbort is given.
 func TestRefusedLogin(t *testing.T) {
 	var options *server.Options
 	users := func(password string) []*server.User { return []*server.User{{Username: "u", Password: password}} }
-	// Over TCP: in a bubble the end of the connection overtakes the server's refusal.
+	// This needs TCP: in a bubble, the end of the connection overtakes the server's refusal.
 	s := testutil.RunServer(t, testutil.WithConfig(func(o *server.Options) { o.Users, options = users("p"), o }))
 	login := []nats.Option{nats.UserInfo("u", "p"), nats.MaxReconnects(-1), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})}
 	gone, stays := s.Connect(login...), s.Connect(append(login, nats.IgnoreAuthErrorAbort())...)
@@ -260,8 +260,8 @@ func TestRefusedLogin(t *testing.T) {
 	require.NoError(t, c.Do(t.Context(), "l", nothing))
 }
 
-// TestCloseInOutage: Close waits for holders until its context ends, and ends the waiters at
-// once.
+// TestCloseInOutage checks that Close waits for holders until its context ends but ends the
+// waiters immediately.
 func TestCloseInOutage(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		o := newOutage(t, s, nats.MaxReconnects(-1))
@@ -282,8 +282,8 @@ func TestCloseInOutage(t *testing.T) {
 	})
 }
 
-// TestOrder: after Close and then nc.Close the next client has the locks at once. After
-// nc.Close or nc.Drain alone it waits for the TTL, for idle locks too.
+// TestOrder checks that after Close followed by nc.Close the next client gets the locks
+// immediately. After just nc.Close or nc.Drain it has to wait for the TTL, even for idle locks.
 func TestOrder(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		next := newClient(t, s.Connect())
@@ -319,8 +319,8 @@ func TestOrder(t *testing.T) {
 	})
 }
 
-// TestDetached: the context of a signal ends the waiting and, with Detached, not the work.
-// Close waits for the work.
+// TestDetached checks that the context of a signal ends the waiting but, with Detached, not the
+// work. Close waits for the work.
 func TestDetached(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		o := newOutage(t, s)
@@ -347,8 +347,8 @@ func TestDetached(t *testing.T) {
 	})
 }
 
-// TestCloseEnded: Close with a context that has ended waits for no holder. An Unlock that comes
-// later says so, and leaves the record to the TTL.
+// TestCloseEnded checks that Close waits for no holder if its context has already ended. A
+// later Unlock reports this and leaves the record to its TTL.
 func TestCloseEnded(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		o := newOutage(t, s)

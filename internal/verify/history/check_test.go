@@ -12,13 +12,13 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// story makes a history by hand. Times are in seconds.
+// story builds a history by hand. Times are in seconds.
 type story struct {
 	History
 	seq int64
 }
 
-// tokenOf is the fencing token of a grant at a revision.
+// tokenOf returns the fencing token of a grant at revision.
 func tokenOf(revision uint64) uint64 { return record.Token(revision, 0) }
 
 func sec(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
@@ -48,15 +48,15 @@ func (b *story) del(key, id string, revision uint64, at float64) *Entry {
 	return e
 }
 
-// lease is a lock that was taken and released, with the records of that.
+// lease is a lock that was taken and released, along with its records.
 type lease struct {
 	take, leave *Op
 	hold        *Hold
 	key         string
 }
 
-// holds has a client take a lock and release it: the record's revision is that of the
-// token, the tombstone's a little higher.
+// holds has a client take a lock and release it. The record's revision is that of the token, and the tombstone's is
+// slightly higher.
 func (b *story) holds(client, lock string, shared bool, revision uint64, from, until float64) *lease {
 	id, token := client+time.Duration(revision).String(), tokenOf(revision)
 	l := &lease{key: lock}
@@ -74,7 +74,7 @@ func (b *story) holds(client, lock string, shared bool, revision uint64, from, u
 	return l
 }
 
-// keeps makes a lease end by the clock: no unlock, no tombstone.
+// keeps lets a lease end by the clock, without an unlock or a tombstone.
 func (b *story) keeps(l *lease) {
 	l.hold.Unlock, l.hold.Unlocked, l.hold.Released = Moment{}, Moment{}, false
 	b.Ops = slices.DeleteFunc(b.Ops, func(o *Op) bool { return o == l.leave })
@@ -86,7 +86,7 @@ func (b *story) uses(l *lease, at float64, out Outcome) {
 	op.Token, op.ID, op.Shared = l.hold.Token, l.hold.ID, l.hold.Shared
 }
 
-// queues has the acquire of a lock queue with a ticket, and leave the queue.
+// queues has an acquire enter the queue with a ticket and leave it again.
 func (b *story) queues(op *Op, ticket uint64, from, until float64) *Entry {
 	id := fmt.Sprintf("%s-%d", op.Client, ticket)
 	x := &index{}
@@ -117,8 +117,8 @@ const (
 	gate  = "rw.w"
 )
 
-// missedJoin is a renewal of a reader, and the writer that waits for it behind a gate
-// at 10. The notification of the reader's join, at a revision, was lost.
+// missedJoin adds a reader's renewal, and a writer that waits for the reader behind a gate at 10. The notification of
+// the reader's join at revision was lost.
 func missedJoin(b *story, revision uint64) {
 	b.Lossy = true
 	b.put(gate, "w", 10, 1)
@@ -129,8 +129,8 @@ func missedJoin(b *story, revision uint64) {
 	b.del("read.w.x", "x", 16, 4)
 }
 
-// TestCheck judges histories made by hand: good ones pass, and every rule is
-// broken at least once, alone where that is possible.
+// TestCheck judges histories built by hand. Good ones pass, and every rule is broken at least once, on its own where
+// possible.
 func TestCheck(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -156,7 +156,7 @@ func TestCheck(t *testing.T) {
 		{"two holders", []int{1, 4}, func(b *story) {
 			b.keeps(b.holds("a", mutex, false, 10, 0, 4.5))
 			b.holds("b", mutex, false, 20, 4, 6)
-			b.Stream = nil // the beliefs alone
+			b.Stream = nil // leaves only the beliefs
 		}},
 		{"two holders, over a live record", []int{1, 4}, func(b *story) {
 			b.keeps(b.holds("a", mutex, false, 10, 0, 4.5))
@@ -414,7 +414,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// lingers: a has released the lock and keeps its lease, which is broken at 4. b is refused at a time.
+// lingers has client a release the lock and keep its lease, which is broken at 4. Client b is refused at the given
+// time.
 func lingers(b *story, refused float64) {
 	l := b.holds("a", mutex, false, 10, 0, 2)
 	b.Stream = b.Stream[:len(b.Stream)-1]
@@ -424,7 +425,7 @@ func lingers(b *story, refused float64) {
 	e.Status, e.Token = statusBroken, tokenOf(10)
 }
 
-// landsLate: a has released the lock. Another attempt of its claim lands, and is broken.
+// landsLate has client a release the lock, after which another attempt of its claim lands and is broken.
 func landsLate(b *story) {
 	l := b.holds("a", mutex, false, 10, 0, 2)
 	b.put(mutex, l.hold.ID, 20, 8).Token = 0
@@ -433,7 +434,8 @@ func landsLate(b *story) {
 	e.Status, e.Token = statusBroken, tokenOf(20)
 }
 
-// retries: a's first attempt has no answer and is broken. c is granted the lock in between, and then a. b is refused at a time.
+// retries leaves client a's first attempt unanswered and breaks it. The lock is then granted to client c, and after
+// that to a. Client b is refused at the given time.
 func retries(b *story, refused float64) {
 	l := b.holds("a", mutex, false, 20, 8, 9)
 	l.take.Call = b.moment(0)
@@ -445,7 +447,7 @@ func retries(b *story, refused float64) {
 	b.op("b", mutex, Try, refused, refused, Refused).Token = tokenOf(10)
 }
 
-// breakNow: a is broken at 3 and notified at 4, and b is granted the lock in between.
+// breakNow breaks client a's lock at 3 and notifies a at 4. In between, client b is granted the lock.
 func breakNow(b *story, revision, broken uint64) {
 	l := b.holds("a", mutex, false, 10, 0, 4)
 	b.keeps(l)
@@ -455,8 +457,7 @@ func breakNow(b *story, revision, broken uint64) {
 	b.holds("b", mutex, false, revision, 3.2, 5)
 }
 
-// byHand: a's record is deleted by hand at 3, as the operation says by the
-// revision.
+// byHand deletes client a's record by hand at 3. The operation names the given revision.
 func byHand(b *story, revision uint64) {
 	b.keeps(b.holds("a", mutex, false, 10, 0, 4))
 	op := b.op("o", mutex, Delete, 3, 3, OK)
@@ -465,15 +466,15 @@ func byHand(b *story, revision uint64) {
 	b.holds("b", mutex, false, 20, 3.2, 5)
 }
 
-// line: b and c wait with tickets, and b gets in first.
+// line makes clients b and c wait with tickets and lets b in first.
 func line(b *story, c, d uint64) {
 	b.holds("a", mutex, false, 10, 0, 4)
 	b.queues(b.holds("b", mutex, false, 20, 4, 4.5).take, d, float64(d)/10, 4)
 	b.queues(b.holds("c", mutex, false, 30, 4.5, 5).take, c, float64(c)/10, 4.5)
 }
 
-// The excerpt of a violation shows the operations, beliefs, records and faults of its lock in
-// their order, and nothing of other locks.
+// The excerpt of a violation shows its lock's operations, beliefs, records and faults in order, and nothing about other
+// locks.
 func TestExcerpt(t *testing.T) {
 	var b story
 	b.holds("a", "lock.x", false, 1, 1, 4)

@@ -10,7 +10,8 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// member is a goroutine of a cohort: when it asks, is granted the lock and unlocks.
+// member is a goroutine of a cohort, with the times at which it asks, is granted the lock, and
+// unlocks.
 type member struct{ asks, from, until float64 }
 
 // serves has a client hold a mutex for several goroutines, one after the other. The last
@@ -43,15 +44,15 @@ func (b *story) serves(client string, revision uint64, members ...member) (list 
 	return list
 }
 
-// stranger is a lease of a for three goroutines from 1 on, and b, who queues at an instant
-// behind the first one. The last one of a asks later.
+// stranger gives client a a lease for three goroutines from 1 on, the last of which asks
+// later. Client b queues behind the first one.
 func stranger(b *story, queues, asks, from float64) {
 	b.serves("a", 10, member{1, 1, 2}, member{1, 2, from}, member{asks, from, from + 1})
 	b.queues(b.holds("b", mutex, false, 30, from+1, from+2).take, 11, queues, from+1)
 }
 
-// idle is a lease of a that lingers from 1 on. Its last goroutine asks at an instant.
-// b queues at 1.5.
+// idle gives client a a lease that lingers from 1 on, and whose last goroutine asks later.
+// Client b queues at 1.5.
 func (b *story) idle(asks float64) {
 	b.serves("a", 10, member{0, 0, 1}, member{asks, asks, asks + 1})
 	b.queues(b.holds("b", mutex, false, 20, asks+1, asks+2).take, 12, 1.5, asks+1)
@@ -62,8 +63,8 @@ func (b *story) idle(asks float64) {
 	}
 }
 
-// readers has a client read for two goroutines behind one join, from 1 to 5. The second
-// one asks at an instant.
+// readers has a client read for two goroutines behind a single join, from 1 to 5. The second
+// one asks at the given time.
 func (b *story) readers(asks float64) {
 	l := b.holds("a", gate, true, 10, 1, 5)
 	take := b.op("a", gate, Lock, asks, asks, OK)
@@ -75,8 +76,8 @@ func (b *story) readers(asks float64) {
 	b.Holds = append(b.Holds, &h)
 }
 
-// inherits is a join of a at 1, from a place of 0.1. A second reader of a asks at 2 and reads
-// from 3 on. b has queued to write at 0.5.
+// inherits has client a join at 1, from a place of 0.1. A second reader of a asks at 2 and
+// reads from 3 on. Client b has queued to write at 0.5.
 func inherits(b *story) {
 	b.Notice = sec(0.5)
 	b.readers(3)
@@ -87,8 +88,8 @@ func inherits(b *story) {
 	b.queues(b.holds("b", gate, false, 30, 5, 6).take, 7, 0.5, 5)
 }
 
-// lateCaller is a place of a at 1, whose goroutine gives up at 3, and one of b at 1.5. Another
-// goroutine of a asks at 2.5, and is granted the lock by the place of a.
+// lateCaller gives client a a place at 1, whose goroutine gives up at 3, and client b a place
+// at 1.5. Another goroutine of a asks at 2.5 and is granted the lock through a's place.
 func lateCaller(b *story) {
 	b.holds("z", mutex, false, 5, 0.5, 4)
 	l := b.holds("a", mutex, false, 20, 4, 5)
@@ -101,8 +102,8 @@ func lateCaller(b *story) {
 	b.queues(b.holds("b", mutex, false, 40, 5, 6).take, 8, 1.5, 5)
 }
 
-// leases are two of a. The goroutine that asks at 2 is granted the second one, after the one
-// that asks at 4.
+// leases gives client a two leases. The goroutine that asks at 2 is granted the second one,
+// after the goroutine that asks at 4.
 func leases(b *story, cohort string) {
 	b.holds("a", mutex, false, 10, 0, 3)
 	for i, asks := range []float64{4, 2} {
@@ -112,7 +113,7 @@ func leases(b *story, cohort string) {
 	}
 }
 
-// TestCohortCheck judges what clients grant by themselves.
+// TestCohortCheck judges what clients grant on their own.
 func TestCohortCheck(t *testing.T) {
 	for _, c := range []struct {
 		name  string

@@ -14,8 +14,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// TestTapsAgree: the same operations leave the same stream in memory and on a server, but for
-// the ids, and the tap of each records it.
+// TestTapsAgree checks that the same operations leave the same stream in memory and on a
+// server, apart from the IDs, and that the tap of each records it.
 func TestTapsAgree(t *testing.T) {
 	script := func(t *testing.T, rec *Recorder, newClient func(opts ...natslock.Option) (*natslock.Client, error)) []Entry {
 		ctx := context.Background()
@@ -32,7 +32,7 @@ func TestTapsAgree(t *testing.T) {
 		} {
 			first, err := clients[0].Acquire(ctx, w)
 			require.NoError(t, err)
-			time.Sleep(123 * time.Millisecond) // what two clients do at one instant has no order
+			time.Sleep(123 * time.Millisecond) // what two clients do at the same instant has no order
 			got := make(chan *Held)
 			go func() {
 				second, err := clients[1].Acquire(ctx, w)
@@ -56,7 +56,7 @@ func TestTapsAgree(t *testing.T) {
 	var server, memory []Entry
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		nc := s.Connect()
-		first, err := natslock.New(t.Context(), nc) // the bucket is there
+		first, err := natslock.New(t.Context(), nc) // creates the bucket
 		require.NoError(t, err)
 		require.NoError(t, first.Close(context.Background()))
 		rec := NewRecorder()
@@ -78,9 +78,9 @@ func TestTapsAgree(t *testing.T) {
 	require.Greater(t, len(memory), 60)
 }
 
-// alike leaves out what is drawn, and counts revisions from the first.
+// alike strips random values and counts revisions from the first one.
 func alike(stream []Entry) (list []Entry) {
-	number := map[string]string{} // of each id and key that is drawn
+	number := map[string]string{} // of each random ID and key
 	for _, e := range stream {
 		lock, role := lockOf(e.Key)
 		for _, drawn := range []*string{&e.Key, &e.ID, &e.Owner} {

@@ -13,8 +13,8 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// policy is a mutex whose clients serve their goroutines by the mark and the turn. Writes take
-// no time, notifications of places take lag. A fault makes it another policy.
+// policy simulates a mutex whose clients serve their goroutines by mark and turn. Writes take
+// no time, and notifications of places take lag. A fault makes it a different policy.
 type policy struct {
 	story
 	rng       *rand.Rand
@@ -22,13 +22,13 @@ type policy struct {
 	turn, lag time.Duration
 
 	now      time.Duration
-	due      []event // in the order of their times
+	due      []event // in order of time
 	revision uint64
 	clients  []*contender
 	queue    []*stand
 	holder   *contender
 
-	owed, inTurn, inherited int // goroutines that were served so
+	owed, inTurn, inherited int // how many goroutines were served in each way
 }
 
 type event struct {
@@ -43,7 +43,7 @@ type contender struct {
 	stand *stand // its place in the queue
 	known map[*stand]bool
 
-	id     string // of its lease
+	id     string // the lease's
 	from   time.Duration
 	mark   time.Duration // goroutines that asked up to then are owed the lease; negative: not set
 	served uint64
@@ -57,7 +57,7 @@ type stand struct {
 	sent   time.Duration
 }
 
-// asker is a goroutine in an acquire, and what it does after that.
+// asker is a goroutine in an acquire, and what it does afterwards.
 type asker struct {
 	*Op
 	next func()
@@ -72,7 +72,7 @@ func (p *policy) after(d time.Duration, do func()) {
 	p.due = slices.Insert(p.due, i, event{at, do})
 }
 
-// some is a random time up to a limit.
+// some returns a random time below most.
 func (p *policy) some(most time.Duration) time.Duration {
 	return time.Duration(p.rng.Int64N(int64(most)))
 }
@@ -84,7 +84,7 @@ func (p *policy) write(c *contender, key, id string) *Entry {
 	return e
 }
 
-// asks has a goroutine of a client want the lock a number of times.
+// asks has one of a client's goroutines acquire the lock the given number of times.
 func (p *policy) asks(c *contender, rounds int) {
 	if rounds == 0 {
 		return
@@ -154,7 +154,7 @@ func (p *policy) leaves(c *contender, status int) {
 	e.Deleted, e.TTL, e.Status = true, time.Second, status
 }
 
-// grant gives a cohort the lock, by its place or because nobody waits.
+// grant gives a cohort the lock, through its place or because nobody waits.
 func (p *policy) grant(c *contender) {
 	p.holder, c.from, c.mark, c.served = c, p.now, -1, 0
 	c.id = fmt.Sprint(c.name, p.revision+1)
@@ -170,7 +170,7 @@ func (p *policy) grant(c *contender) {
 	p.admit(c, revision)
 }
 
-// admit serves the first goroutine of a cohort by its lease.
+// admit serves a cohort's first goroutine with the cohort's lease.
 func (p *policy) admit(c *contender, revision uint64) {
 	a := c.fifo[0]
 	if p.fault == "the last goroutine first" {
@@ -199,7 +199,7 @@ func (p *policy) admit(c *contender, revision uint64) {
 	})
 }
 
-// serve gives the lease of a cohort to its next goroutine, or releases it.
+// serve passes a cohort's lease on to its next goroutine or releases it.
 func (p *policy) serve(c *contender, revision, token uint64) {
 	known := len(c.known) > 0
 	if p.fault == "blind" {
@@ -238,14 +238,14 @@ func (p *policy) serve(c *contender, revision, token uint64) {
 	p.first()
 }
 
-// first grants the lock to the first of the queue.
+// first grants the lock to the head of the queue.
 func (p *policy) first() {
 	if p.holder == nil && len(p.queue) > 0 {
 		p.grant(p.queue[0].of)
 	}
 }
 
-// givesUp ends the waiting of a goroutine.
+// givesUp ends a goroutine's wait.
 func (p *policy) givesUp(c *contender, a *asker) {
 	if !slices.Contains(c.fifo, a) {
 		return
@@ -259,7 +259,7 @@ func (p *policy) givesUp(c *contender, a *asker) {
 	}
 }
 
-// run has clients contend, and returns what they did.
+// run lets clients contend and returns their history.
 func (p *policy) run() *History {
 	p.Calm, p.Turn, p.Notice, p.Faults = true, p.turn, p.lag+1, map[string]int{}
 	for i := range 2 + p.rng.IntN(3) {
@@ -286,8 +286,8 @@ func newPolicy(seed uint64, fault string) *policy {
 	}
 }
 
-// TestPolicy judges what clients do that serve their goroutines by the mark and the turn, and
-// what clients do that have a fault.
+// TestPolicy judges clients that serve their goroutines by mark and turn, and clients that
+// have a fault.
 func TestPolicy(t *testing.T) {
 	owed, inTurn, inherited := 0, 0, 0
 	for seed := range uint64(150) {

@@ -8,20 +8,21 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// TestSemaphoreCheck judges histories of a semaphore made by hand.
+// TestSemaphoreCheck judges semaphore histories built by hand.
 func TestSemaphoreCheck(t *testing.T) {
 	const s = "sem.s"
 	of := func(l *lease, permits int) *lease {
 		l.take.Permits = permits
 		return l
 	}
-	passed := func(b *story) { // the last entry is the end of its place
+	passed := func(b *story) { // the last entry ends its place
 		of(b.holds("a", s+".0", false, 10, 0, 4), 1)
 		b.queues(of(b.holds("c", s+".0", false, 20, 4, 4.3), 1).take, 12, 2, 4)
 		b.queues(of(b.holds("b", s+".0", false, 30, 4.3, 5), 1).take, 11, 1, 4.3)
 	}
-	// cohort is a lease of a on slot 1 of 2, for a goroutine from 1 on and another one that asks
-	// at an instant and is served at 6. b queues at 2, and knows of some permits.
+	// cohort gives client a a lease on slot 1 of 2, for a goroutine from 1 on and for another
+	// one that asks at the given time and is served at 6. Client b queues at 2 and knows of the
+	// given number of permits.
 	cohort := func(b *story, asks float64, permits int) {
 		b.Notice = sec(0.5)
 		b.keeps(of(b.holds("z", s+".0", false, 5, 0, 4.5), 1))

@@ -11,7 +11,7 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 )
 
-// TestLine: a line loses, delays and reports what a connection does.
+// TestLine checks that a line loses, delays and reports what a connection does.
 func TestLine(t *testing.T) {
 	InMemory(t, func(t *testing.T, m *kvstore.Memory) {
 		ctx := context.Background()

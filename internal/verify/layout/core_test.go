@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestCoreIsPlainData: internal/core decides, and the packages around it act. So it has no goroutine,
-// channel, mutex or context, and reads no clock and no random number.
+// TestCoreIsPlainData checks that internal/core only decides and leaves acting to the packages around
+// it. It has no goroutine, channel, mutex or context, and reads neither clocks nor random numbers.
 func TestCoreIsPlainData(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(root, "internal", "core", "*.go"))
 	require.NoError(t, err)
@@ -35,7 +35,7 @@ func TestCoreIsPlainData(t *testing.T) {
 	require.Positive(t, read)
 }
 
-// active returns what a file does beside deciding.
+// active returns what a file does besides deciding.
 func active(fset *token.FileSet, file *ast.File) (findings []string) {
 	add := func(n ast.Node, what string) {
 		at := fset.Position(n.Pos())
@@ -70,7 +70,7 @@ func active(fset *token.FileSet, file *ast.File) (findings []string) {
 	return findings
 }
 
-// TestActive shows what plain data may not do.
+// TestActive shows what plain data must not do.
 func TestActive(t *testing.T) {
 	fset := token.NewFileSet()
 	file, err := parser.ParseFile(fset, "x.go", `package core

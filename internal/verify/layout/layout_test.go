@@ -1,6 +1,6 @@
-// Package layout holds the rules about the layout of the repository. They bound the
-// imports of each package, and ask for package comments, examples, and documents whose
-// links lead somewhere and whose code compiles. It has no code outside its tests.
+// Package layout enforces the rules about the layout of the repository. They restrict the
+// imports of each package and require package comments, examples, and documents whose
+// links resolve and whose code compiles. It has no code outside its tests.
 package layout
 
 import (
@@ -21,8 +21,8 @@ import (
 
 const module = "github.com/natslock/locks"
 
-// floors are the packages that users run, lowest first. A package imports packages
-// of lower floors only: arrows between rooms run one way. A pattern is one of
+// floors lists the packages that users run, lowest floor first. A package imports only
+// packages on lower floors, so that dependencies run one way. Patterns are those of
 // [path.Match].
 var floors = [][]string{
 	{"internal/worker", "internal/plain"},
@@ -49,7 +49,7 @@ var floors = [][]string{
 	{"cmd/*", "examples/*"},
 }
 
-// only narrows what a package imports of the floors below it.
+// only further restricts what a package imports from the floors below it.
 var only = map[string][]string{
 	"internal/admin":  {"internal/session", "internal/keeper", "internal/bucket", "internal/core", "internal/record", "internal/clock", "internal/worker", "internal/kvstore", "internal/plain"},
 	"internal/call":   {"internal/claim", "internal/session", "internal/keeper", "internal/bucket", "internal/core", "internal/record", "internal/clock", "internal/kvstore", "internal/plain"},
@@ -79,10 +79,10 @@ var only = map[string][]string{
 	"examples/*":                     {"natslock", "natslock/admin", "rwlock", "semaphore", "election", "partition", "fence", "kvstore"},
 }
 
-// verify is where everything stands that only tests need, and forTests is what each
-// package there imports outside its own tests. A package without an entry imports
-// nothing of this module: the model in particular has to stand without the code.
-// Packages of behaviors have tests only.
+// verify contains everything that only tests need, and forTests lists what each package
+// there imports outside its own tests. A package without an entry imports nothing from
+// this module; the model in particular must be independent of the code. Packages of
+// behaviors contain nothing but tests.
 const (
 	verify    = "internal/verify/"
 	behaviors = "tests/"
@@ -99,13 +99,13 @@ var forTests = map[string][]string{
 	verify + "history": {"natslock", "natslock/admin", "rwlock", "semaphore", "internal/kvstore", verify + "kit", "internal/record"},
 }
 
-// onlyTests are the packages that are for tests, of users too.
+// onlyTests lists the packages that exist for tests, including those of users.
 var onlyTests = []string{"testutil", "locktest"}
 
-// needServer are the packages that may start a server.
+// needServer lists the packages that may start a server.
 var needServer = []string{"testutil", verify + "example", verify + "history", verify + "kit", verify + "proxy", "cmd/lockconform", "cmd/lockctl", "cmd/lockctl/internal/session", "cmd/lockctl/internal/demo", "cmd/lockctl/internal/doctor", "cmd/lockctl/internal/supervise", "cmd/lockctl/internal/top"}
 
-// knowsNATS are the packages that speak to the server. All others know kvstore.KV.
+// knowsNATS lists the packages that talk to the server. All others know only kvstore.KV.
 var knowsNATS = []string{"internal/kvstore", "kvstore", "natslock", "natslock/admin", "fence", "testutil", "internal/tool", "cmd/*", "cmd/lockctl/internal/session", "cmd/lockctl/internal/doctor", "cmd/lockctl/internal/supervise", "examples/*", verify + "*"}
 
 type pkg struct {
@@ -137,7 +137,7 @@ func packages(t *testing.T) []pkg {
 	}
 }
 
-// in reports whether one of the patterns names the package.
+// in reports whether any of the patterns matches the package.
 func in(patterns []string, name string) bool {
 	return slices.ContainsFunc(patterns, func(p string) bool {
 		ok, err := path.Match(p, name)
@@ -145,12 +145,13 @@ func in(patterns []string, name string) bool {
 	})
 }
 
-// floorOf returns the floor of a package, -1 if it has none.
+// floorOf returns the floor of a package, or -1 if it has none.
 func floorOf(name string) int {
 	return slices.IndexFunc(floors, func(f []string) bool { return in(f, name) })
 }
 
-// judge says why a package must not import another one of this module.
+// judge returns why a package must not import another package of this module, or nil if
+// it may.
 func judge(name, imported string) error {
 	if strings.HasPrefix(name, verify) || strings.HasPrefix(name, behaviors) {
 		if !in(forTests[name], imported) {
@@ -161,7 +162,7 @@ func judge(name, imported string) error {
 	floor, below := floorOf(name), floorOf(imported)
 	switch {
 	case name == "locktest" && imported == verify+"faults":
-		return nil // the one injector, of users' tests too
+		return nil // the only injector, which users' tests need too
 	case strings.HasPrefix(imported, verify):
 		return fmt.Errorf("%s imports %s, which only tests may", name, imported)
 	case floor < 0:
@@ -204,7 +205,7 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// TestJudge shows that the rule refuses the arrows that must not be.
+// TestJudge shows that the rule refuses forbidden imports.
 func TestJudge(t *testing.T) {
 	for _, arrow := range [][2]string{
 		{"internal/session", "internal/cohort"}, {"internal/keeper", "internal/session"}, {"internal/claim", "internal/session"}, {"internal/session", "internal/claim"}, {"internal/admin", "internal/cohort"}, {"internal/claim", "internal/admin"}, {"internal/call", "internal/cohort"}, {"internal/claim", "internal/call"}, {"internal/call", "internal/admin"},

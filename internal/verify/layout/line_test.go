@@ -10,7 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Errors are one line each, for logs: the text of errors.Join has several, and that of plain.Join has one.
+// Errors must fit on one line in logs. The text of errors.Join spans several lines, whereas that of
+// plain.Join takes one.
 func TestErrorsAreOneLine(t *testing.T) {
 	files := 0
 	for _, dir := range []string{"adapters", "cmd", "election", "fence", "internal", "kvstore", "locktest", "natslock", "partition", "rwlock", "semaphore"} {

@@ -18,11 +18,11 @@ import (
 	"github.com/yuin/goldmark/text"
 )
 
-// markdown parses pages as the sites do that render them.
+// markdown parses pages the way the sites that render them do.
 var markdown = goldmark.New(goldmark.WithExtensions(extension.GFM)).Parser()
 
-// TestLinks follows each link of the documents to a file of the repository, and to a
-// heading where the link names one. It leaves out links to other sites.
+// TestLinks follows each link in the documents to a file of the repository and, if the link
+// names one, to a heading. It skips links to other sites.
 func TestLinks(t *testing.T) {
 	pages := documents(t)
 	followed := 0
@@ -56,8 +56,8 @@ func TestLinks(t *testing.T) {
 	require.Positive(t, followed)
 }
 
-// TestBlocksNameTheirLanguage finds the language of each code block. Sites color a block by
-// its language, and tests find the blocks that they compile or run by it.
+// TestBlocksNameTheirLanguage checks that each code block names its language. Sites use it
+// for highlighting, and tests use it to find the blocks that they compile or run.
 func TestBlocksNameTheirLanguage(t *testing.T) {
 	blocks := 0
 	for page, source := range documents(t) {
@@ -87,7 +87,7 @@ func visit(t *testing.T, source string, fn func(ast.Node)) {
 	require.NoError(t, err)
 }
 
-// anchors are the names that the headings of a page have in links.
+// anchors returns the names by which links refer to a page's headings.
 func anchors(t *testing.T, source string) (names []string) {
 	t.Helper()
 	visit(t, source, func(n ast.Node) {
@@ -98,7 +98,7 @@ func anchors(t *testing.T, source string) (names []string) {
 	return names
 }
 
-// anchor is the name of a heading, as GitHub makes it.
+// anchor returns the name that GitHub gives a heading.
 func anchor(heading string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -113,7 +113,7 @@ func anchor(heading string) string {
 
 var markup = regexp.MustCompile("[`*]")
 
-// plain is the text of a heading.
+// plain returns the text of a heading.
 func plain(h *ast.Heading, source string) string {
 	return markup.ReplaceAllString(string(h.Lines().Value([]byte(source))), "")
 }

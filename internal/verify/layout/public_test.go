@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// entryPoints are the public packages, with the types whose methods users call.
+// entryPoints lists the public packages and the types whose methods users call.
 var entryPoints = map[string][]string{
 	"natslock":       {"Client", "Lock", "LockSet"},
 	"natslock/admin": {"Admin"},
@@ -30,7 +30,7 @@ var entryPoints = map[string][]string{
 	"locktest":       {"Locker"},
 }
 
-// public returns the documentation of a package, with its examples.
+// public returns a package's documentation, including its examples.
 func public(t *testing.T, dir string) *doc.Package {
 	t.Helper()
 	fset := token.NewFileSet()
@@ -47,9 +47,9 @@ func public(t *testing.T, dir string) *doc.Package {
 	return p
 }
 
-// TestExamples finds an example of each entry point: the functions of the public
-// packages, and the methods of their main types. Functions that make an option are
-// choices rather than entry points.
+// TestExamples checks that each entry point has an example: the functions of the public packages
+// and the methods of their main types. Functions that create an option are choices rather than
+// entry points.
 func TestExamples(t *testing.T) {
 	for dir, types := range entryPoints {
 		p := public(t, dir)
@@ -105,8 +105,8 @@ func declared(p *doc.Package) (names []string) {
 	return names
 }
 
-// TestPublicNames: a page for users names functions, types and errors that the public
-// packages have, and methods that their main types have.
+// TestPublicNames checks that pages for users name only functions, types and errors that the
+// public packages have, and methods that their main types have.
 func TestPublicNames(t *testing.T) {
 	names := map[string]bool{}
 	for dir, types := range entryPoints {
@@ -131,8 +131,8 @@ func TestPublicNames(t *testing.T) {
 	}
 }
 
-// TestTroubleshooting finds each exported error in the tables of the guide, and finds nothing in
-// them that the code does not have.
+// TestTroubleshooting checks that the tables of the guide list every exported error and nothing
+// that the code does not have.
 func TestTroubleshooting(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join(root, "docs/guide/troubleshooting.md"))
 	require.NoError(t, err)
@@ -152,7 +152,7 @@ func TestTroubleshooting(t *testing.T) {
 	require.ElementsMatch(t, wanted, listed)
 }
 
-// TestExitCodes finds each exit code of lockctl in a list of exit codes of its reference.
+// TestExitCodes checks that lockctl's reference lists each of its exit codes.
 func TestExitCodes(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join(root, "docs/operate/lockctl.md"))
 	require.NoError(t, err)

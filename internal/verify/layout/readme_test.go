@@ -13,12 +13,12 @@ import (
 
 const root = "../../.."
 
-// documents are the pages that a person reads, by their path from the root.
+// documents returns the pages that people read, by their path from the root.
 func documents(t *testing.T) map[string]string {
 	t.Helper()
 	texts := map[string]string{}
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if err == nil && d.IsDir() && d.Name() == "node_modules" { // what examples/javascript depends on
+		if err == nil && d.IsDir() && d.Name() == "node_modules" { // the dependencies of examples/javascript
 			return filepath.SkipDir
 		}
 		if err != nil || !strings.HasSuffix(path, ".md") {
@@ -34,8 +34,8 @@ func documents(t *testing.T) map[string]string {
 	return texts
 }
 
-// TestReadmeIsCode finds every Go block of the documents in a file that is compiled: an
-// example or a test.
+// TestReadmeIsCode checks that every Go block in the documents is part of a compiled
+// file, be it an example or a test.
 func TestReadmeIsCode(t *testing.T) {
 	block := regexp.MustCompile("(?s)```go\n(.*?)```")
 	var blocks [][]string
@@ -59,7 +59,7 @@ func TestReadmeIsCode(t *testing.T) {
 	}
 }
 
-// unindented is text with the indentation of its lines taken away.
+// unindented returns text without the indentation of its lines.
 func unindented(text string) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {
@@ -68,8 +68,7 @@ func unindented(text string) string {
 	return b.String()
 }
 
-// TestNamedTestsExist: a document that says which test shows something names one
-// that there is.
+// TestNamedTestsExist checks that each test that a document names exists.
 func TestNamedTestsExist(t *testing.T) {
 	var tests strings.Builder
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -83,7 +82,7 @@ func TestNamedTestsExist(t *testing.T) {
 	require.NoError(t, err)
 	named := 0
 	for document, text := range documents(t) {
-		// A name behind a dot is a function of another package.
+		// A name after a dot is a function of another package.
 		for _, match := range regexp.MustCompile(`(?:^|[^.\w])(Test[A-Z]\w+)`).FindAllStringSubmatch(text, -1) {
 			name := match[1]
 			named++

@@ -16,9 +16,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// given are the declarations that a reader of the guide has before pasting a snippet. The
-// first are those of every page, which docs/guide/README.md names. The others are those of
-// one page, which names each between backticks.
+// given lists the declarations that a reader of the guide has before pasting a snippet. The first entry applies to
+// every page, and docs/guide/README.md names its variables. Each of the others applies to one page, which names its
+// variables in backticks.
 var given = map[string]string{
 	"docs/guide/README.md": "ctx context.Context, nc *nats.Conn, js jetstream.JetStream, locks *natslock.Client, l *natslock.Lock, err error",
 
@@ -31,7 +31,7 @@ var given = map[string]string{
 	"docs/guide/testing.md":         "locks *locktest.Locker, t *testing.T",
 }
 
-// importable are the packages that a snippet may use, by the name in the snippet.
+// importable lists the packages that a snippet may use, by their name in the snippet.
 var importable = map[string]string{
 	"natslock": module + "/natslock", "rwlock": module + "/rwlock", "semaphore": module + "/semaphore", "election": module + "/election", "partition": module + "/partition",
 	"fence": module + "/fence", "locktest": module + "/locktest", "testutil": module + "/testutil", "nats": "github.com/nats-io/nats.go",
@@ -39,9 +39,8 @@ var importable = map[string]string{
 	"signal": "os/signal", "context": "context", "errors": "errors", "fmt": "fmt", "log": "log", "os": "os", "sync": "sync", "syscall": "syscall", "testing": "testing", "time": "time",
 }
 
-// TestSnippetsCompile compiles each Go block of the guide as it stands: in a function that
-// has what the page says is given, and may return an error. A block of declarations is a
-// part of the package of its page.
+// TestSnippetsCompile compiles each Go block of the guide as it stands, in a function that has what the page says is
+// given and that may return an error. A block of declarations becomes part of its page's package.
 func TestSnippetsCompile(t *testing.T) {
 	abs, err := filepath.Abs(root)
 	require.NoError(t, err)
@@ -88,7 +87,7 @@ func TestSnippetsCompile(t *testing.T) {
 	said := 0
 	for line := range strings.Lines(string(out)) {
 		said++
-		// The reader goes on with a variable that a snippet declares.
+		// The reader continues with a variable that a snippet declares.
 		if strings.HasPrefix(line, "# ") || strings.Contains(line, "declared and not used") {
 			continue
 		}
@@ -97,7 +96,7 @@ func TestSnippetsCompile(t *testing.T) {
 	require.True(t, err == nil || said > 0, "%v", err)
 }
 
-// parameters are what a page gives to its snippets. The page has to name each.
+// parameters returns what a page gives to its snippets. The page must name each parameter.
 func parameters(t *testing.T, page string, texts map[string]string) string {
 	t.Helper()
 	own := map[string]bool{}
@@ -117,7 +116,7 @@ func parameters(t *testing.T, page string, texts map[string]string) string {
 	return strings.Join(all, ", ")
 }
 
-// imports are the packages that code names.
+// imports returns the import declarations for the packages that code names.
 func imports(code string) string {
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(importable)) {
@@ -128,8 +127,8 @@ func imports(code string) string {
 	return b.String()
 }
 
-// A script of the documents that is interrupted or told to stop releases its lock, in a shell that runs no trap for EXIT
-// at a signal either.
+// A script in the documents that is interrupted or terminated must release its lock, even in a shell that does not run
+// the EXIT trap on a signal.
 func TestScriptsReleaseAtSignals(t *testing.T) {
 	traps := regexp.MustCompile("(?m)^ *(?:.*&& )?(trap 'lockctl release .*(?:\n *trap .*)*)$")
 	scripts := 0

@@ -14,8 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// storeRooms are the rooms of internal/kvstore, each with its files, lowest floor first. What a file declares is used in
-// its own room and on the floors above. Rooms on one floor do not know each other, and no files know each other in a circle.
+// storeRooms lists the rooms of internal/kvstore with their files, lowest floor first. What a file declares is used in
+// its own room and on the floors above. Rooms on the same floor do not know each other, and no files depend on each
+// other in a cycle.
 var storeRooms = [][]string{
 	{"doc errors kv key options"},
 	{"config settings level finding room clock tracking"},
@@ -25,12 +26,12 @@ var storeRooms = [][]string{
 	{"store open"},
 }
 
-// noPackage imports nothing: the arrows inside of a package need no other one.
+// noPackage imports nothing, because arrows within a package need no other package.
 type noPackage struct{}
 
 func (noPackage) Import(string) (*types.Package, error) { return nil, errors.New("not needed") }
 
-// arrows returns what files of a package use of other files of it, as "from to name".
+// arrows returns what files of a package use from its other files, as "from to name".
 func arrows(t *testing.T, texts map[string]any, dir string) (all []string) {
 	fset := token.NewFileSet()
 	var files []*ast.File
@@ -54,7 +55,7 @@ func arrows(t *testing.T, texts map[string]any, dir string) (all []string) {
 	return slices.Compact(all)
 }
 
-// roomOf returns the floor and the room of a file of the store, or -1 and "" if it has none.
+// roomOf returns the floor and room of a store file, or -1 and "" if it has none.
 func roomOf(file string) (floor int, room string) {
 	for floor, rooms := range storeRooms {
 		for _, room := range rooms {
@@ -66,7 +67,7 @@ func roomOf(file string) (floor int, room string) {
 	return -1, ""
 }
 
-// forbidden returns the arrows to a higher floor, and to another room of the same one.
+// forbidden returns the arrows to a higher floor, or to another room on the same floor.
 func forbidden(all []string) (wrong []string) {
 	for _, a := range all {
 		f := strings.Fields(a)
@@ -79,7 +80,7 @@ func forbidden(all []string) (wrong []string) {
 	return wrong
 }
 
-// circular returns the arrows of the files that know each other in a circle, and of those that know these.
+// circular returns the arrows of files that depend on each other in a cycle, and of files that depend on those.
 func circular(all []string) []string {
 	for {
 		leads := func(file string) bool {
@@ -93,7 +94,7 @@ func circular(all []string) []string {
 	}
 }
 
-// TestStoreRooms: the arrows between the files of the store run one way.
+// TestStoreRooms checks that the arrows between the store's files run one way.
 func TestStoreRooms(t *testing.T) {
 	dir := filepath.Join("..", "..", "kvstore")
 	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
