@@ -264,7 +264,7 @@ func TestTombstoneBeforeClose(t *testing.T) {
 		t.Run(key, func(t *testing.T) {
 			rev := create(t, other, key, "")
 			_, events := watch(t, other, key)
-			wantErr(t, send(t, other, kvstore.Write{Key: key, Expect: kvstore.NoRevision, TTL: ttl}).Err, kvstore.ErrConflict) // it is in place
+			wantErr(t, send(t, other, kvstore.Write{Key: key, Expect: kvstore.NoRevision, TTL: ttl}).Err, kvstore.ErrConflict) // the watch is in place
 			nc := srv.Connect()
 			s := open(t, nc, kvstore.Config{})
 			if c.drains {

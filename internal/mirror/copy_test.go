@@ -51,7 +51,7 @@ func TestCopyInAnyOrder(t *testing.T) {
 			}
 			if old, there := bucket[key]; there && r.IntN(3) == 0 {
 				ev.Kind, status = kvstore.Deleted, record.StatusGone
-				if r.IntN(2) == 0 { // the server removes it, and tells nobody
+				if r.IntN(2) == 0 { // the server removes it without telling anybody
 					ev.Kind, ev.Record = kvstore.Expired, old
 				}
 			}

@@ -21,7 +21,7 @@ func bodyMeta(l *Lease) map[string]string {
 	return l.Body.Meta
 }
 
-// The metadata of a SetMeta that returned nil stay when those of the next SetMeta find no room.
+// The metadata of a SetMeta that returned nil stays when that of the next one finds no room.
 func TestNoRoomAfterAConfirmedSetMeta(t *testing.T) {
 	holding(t, record.Exclusive, nil, func(t *testing.T, l *Lease, kv *asked) {
 		h := inside(t, l, t.Context())

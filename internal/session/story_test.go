@@ -255,8 +255,8 @@ func TestExtend(t *testing.T) {
 	})
 }
 
-// SetMeta waits until the record contains the metadata. If they are too large for the bucket, the lease is renewed with
-// the previous ones.
+// SetMeta waits until the record contains the metadata. If it is too large for the bucket, the lease is renewed with
+// the previous metadata.
 func TestSetMeta(t *testing.T) {
 	inMemory(t, session.Config{}, func(t *testing.T, w *world) {
 		h := w.hold(t, "x")

@@ -44,14 +44,14 @@ func (b *story) serves(client string, revision uint64, members ...member) (list 
 	return list
 }
 
-// stranger gives client a a lease for three goroutines from 1 on, the last of which asks
+// stranger gives client a one lease for three goroutines from 1 on, the last of which asks
 // later. Client b queues behind the first one.
 func stranger(b *story, queues, asks, from float64) {
 	b.serves("a", 10, member{1, 1, 2}, member{1, 2, from}, member{asks, from, from + 1})
 	b.queues(b.holds("b", mutex, false, 30, from+1, from+2).take, 11, queues, from+1)
 }
 
-// idle gives client a a lease that lingers from 1 on, and whose last goroutine asks later.
+// idle gives client a one lease, which lingers from 1 on and whose last goroutine asks later.
 // Client b queues at 1.5.
 func (b *story) idle(asks float64) {
 	b.serves("a", 10, member{0, 0, 1}, member{asks, asks, asks + 1})
@@ -88,8 +88,8 @@ func inherits(b *story) {
 	b.queues(b.holds("b", gate, false, 30, 5, 6).take, 7, 0.5, 5)
 }
 
-// lateCaller gives client a a place at 1, whose goroutine gives up at 3, and client b a place
-// at 1.5. Another goroutine of a asks at 2.5 and is granted the lock through a's place.
+// lateCaller gives client a one place at 1, whose goroutine gives up at 3, and client b one at
+// 1.5. Another goroutine of a asks at 2.5 and is granted the lock through a's place.
 func lateCaller(b *story) {
 	b.holds("z", mutex, false, 5, 0.5, 4)
 	l := b.holds("a", mutex, false, 20, 4, 5)

@@ -20,7 +20,7 @@ func TestSemaphoreCheck(t *testing.T) {
 		b.queues(of(b.holds("c", s+".0", false, 20, 4, 4.3), 1).take, 12, 2, 4)
 		b.queues(of(b.holds("b", s+".0", false, 30, 4.3, 5), 1).take, 11, 1, 4.3)
 	}
-	// cohort gives client a a lease on slot 1 of 2, for a goroutine from 1 on and for another
+	// cohort gives client a one lease on slot 1 of 2, for a goroutine from 1 on and for another
 	// one that asks at the given time and is served at 6. Client b queues at 2 and knows of the
 	// given number of permits.
 	cohort := func(b *story, asks float64, permits int) {

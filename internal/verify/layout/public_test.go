@@ -79,8 +79,7 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// declared returns the exported names of a package at its top level, and with a dot the
-// methods of its types.
+// declared returns the exported top-level names of a package, and its methods as Type.Method.
 func declared(p *doc.Package) (names []string) {
 	values := func(all []*doc.Value) {
 		for _, v := range all {

@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestProofTierIsListed: docs/evidence/tiers.md lists each test of the proof tier, with the
-// tests that guard the same line by default, and no other test.
+// TestProofTierIsListed checks that docs/evidence/tiers.md lists each test of the proof
+// tier, along with the tests that guard the same line by default, and no other tests.
 func TestProofTierIsListed(t *testing.T) {
 	var listed []string
 	text, err := os.ReadFile(filepath.Join(root, "docs/evidence/tiers.md"))
@@ -38,7 +38,7 @@ func TestProofTierIsListed(t *testing.T) {
 	require.Equal(t, proofTests(t), listed)
 }
 
-// proofTests are the tests that begin with tier.Proof, sorted.
+// proofTests returns the tests that begin with tier.Proof, sorted.
 func proofTests(t *testing.T) (all []string) {
 	err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, "_test.go") {

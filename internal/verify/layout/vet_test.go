@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// go vet finds a lock that is copied: what is copied is not what the caller unlocks.
+// go vet must find a copied lock, because the copy is not what the caller unlocks.
 func TestVetFindsACopiedLock(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "copied.go")
 	require.NoError(t, os.WriteFile(file, []byte(`package copied

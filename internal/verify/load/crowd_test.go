@@ -22,10 +22,11 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// crowd is a kind of lock that many clients want at once. The i-th of them takes it, and returns how it is given back.
+// crowd is a kind of lock that many clients want simultaneously. takes acquires it for the i-th client and returns a
+// function that gives it back.
 type crowd struct {
 	name  string
-	most  int // clients
+	most  int // the maximum number of clients
 	takes func(ctx context.Context, c *natslock.Client, i int) (giveBack func() error, err error)
 }
 
@@ -61,15 +62,15 @@ func unlocking(l *natslock.Lock, err error) (func() error, error) {
 	return func() error { return l.Unlock(context.Background()) }, nil
 }
 
-// gathered is what came of a crowd.
+// gathered is the outcome of a crowd.
 type gathered struct {
 	served   int
-	took     time.Duration // until the last one had left
+	took     time.Duration // until the last client had left
 	gap      time.Duration // the longest time without a grant
-	messages float64       // from the server, for each client
+	messages float64       // from the server, per client
 }
 
-// gather has n clients, each on a connection of its own, ask at once, work for a millisecond, and leave.
+// gather makes n clients, each on its own connection, ask simultaneously, work for a millisecond, and leave.
 func (w crowd) gather(t *testing.T, n int) (g gathered) {
 	t.Helper()
 	s := testutil.RunServer(t)
@@ -115,8 +116,9 @@ func (w crowd) gather(t *testing.T, n int) (g gathered) {
 	return g
 }
 
-// TestCrowd has many clients want one lock at once, as a deployment of as many pods does. All are served, and what that
-// costs each client does not grow with the crowd: the messages are at most twice as many, and the time is logged.
+// TestCrowd has many clients want one lock simultaneously, as a deployment of as many pods does. All of them are
+// served, and what this costs each client does not grow with the crowd: the number of messages at most doubles, and the
+// time is logged.
 func TestCrowd(t *testing.T) {
 	tier.Proof(t)
 	for _, w := range crowds {
@@ -139,8 +141,9 @@ func TestCrowd(t *testing.T) {
 	}
 }
 
-// TestManyGoroutinesOfSemaphore has four clients of so many goroutines each want the permits of a semaphore for 10 ms. Five
-// permits allow 500 calls a second. What a call costs does not grow with the goroutines, and they are served in turn.
+// TestManyGoroutinesOfSemaphore has four clients with n goroutines each use the permits of a semaphore for 10 ms at a
+// time. Five permits allow 500 calls per second. What a call costs does not grow with the number of goroutines, and
+// they are served in turn.
 func TestManyGoroutinesOfSemaphore(t *testing.T) {
 	tier.Proof(t)
 	for _, n := range []int{2, 12, 25, 50, 250} {
@@ -151,7 +154,7 @@ func TestManyGoroutinesOfSemaphore(t *testing.T) {
 			var calls atomic.Int64
 			var conns []*nats.Conn
 			var wg sync.WaitGroup
-			served := make([][]int, 4) // of each goroutine of each client
+			served := make([][]int, 4) // per goroutine of each client
 			begun := time.Now()
 			for i := range served {
 				nc := s.Connect()

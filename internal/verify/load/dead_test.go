@@ -23,9 +23,9 @@ func writer(c *natslock.Client) kit.Taking { return rwlock.New(c).Lock }
 func reader(c *natslock.Client) kit.Taking { return rwlock.New(c).RLock }
 func permit(c *natslock.Client) kit.Taking { return semaphore.New(c, 5).Acquire }
 
-// TestDeadHead has a client die while it is the first in the queue, and the lock become free. Six goroutines of three
-// other clients want it all the time, patiently or not. That costs them a pause of 1.2 s, or two of these, and not the 15 s
-// of the dead client's place.
+// TestDeadHead has a client die while it is first in the queue and the lock becomes free. Six goroutines of three other
+// clients keep asking for the lock, patiently or not. This costs them one or two pauses of 1.2 s, but not the 15 s of
+// the dead client's place.
 func TestDeadHead(t *testing.T) {
 	tier.Proof(t)
 	for _, w := range []struct {

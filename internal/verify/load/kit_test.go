@@ -23,10 +23,10 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// full has the tests of the proof tier run with the numbers of docs/evidence/performance.md.
+// full makes the tests of the proof tier run with the numbers in docs/evidence/performance.md.
 var full = flag.Bool("full", false, "the tests of the proof tier with their full numbers: some minutes")
 
-// either is one value by default, and another one with -full.
+// either returns usual by default and whole with -full.
 func either[T any](usual, whole T) T {
 	if *full {
 		return whole
@@ -34,7 +34,8 @@ func either[T any](usual, whole T) T {
 	return usual
 }
 
-// roleVar says what this test binary is when it is not to run tests.
+// roleVar is the environment variable that gives this test binary a role other than running
+// tests.
 const roleVar = "NATSLOCK_LOAD_ROLE"
 
 var roles = map[string]func(url string) error{"busy": beBusy}
@@ -52,8 +53,8 @@ func TestMain(m *testing.M) {
 	kit.LeakCheck(m)
 }
 
-// process starts the test binary in a role, which ends with its standard input. That is
-// closed at the end of the test, or of this process.
+// process starts the test binary in a role. The process ends when its standard input is closed,
+// which happens at the end of the test or of this process.
 func process(t *testing.T, role, url string) (cmd *exec.Cmd, in io.WriteCloser, out io.Reader) {
 	t.Helper()
 	cmd = exec.Command(os.Args[0])
@@ -84,7 +85,8 @@ func beBusy(string) error {
 	return nil
 }
 
-// busy keeps the machine busy until the end of the test: two processes for each core want it.
+// busy keeps the machine busy until the end of the test, with two processes competing for each
+// core.
 func busy(t *testing.T) {
 	t.Helper()
 	for range 2 * runtime.NumCPU() {
@@ -92,11 +94,12 @@ func busy(t *testing.T) {
 	}
 }
 
-// takers is how many goroutines take locks at a time.
+// takers is the number of goroutines that acquire locks simultaneously.
 const takers = 32
 
-// take takes so many locks, or until the client does not: it returns those that it got, in the
-// order of their names, and the refusals. Each name, which begins with a prefix, is tried once.
+// take tries to acquire n locks whose names begin with prefix, each of them once, and stops at
+// until unless that is zero. It returns the locks that it got, in order of their names, and the
+// number of refusals.
 func take(t *testing.T, c *natslock.Client, n int, prefix string, until time.Time) (held []*natslock.Lock, refused int) {
 	t.Helper()
 	all := make([]*natslock.Lock, n)
@@ -125,7 +128,7 @@ func take(t *testing.T, c *natslock.Client, n int, prefix string, until time.Tim
 	return held, int(failed.Load())
 }
 
-// meter follows a count.
+// meter follows a count over time.
 type meter struct {
 	mu      sync.Mutex
 	samples []sample
@@ -136,7 +139,7 @@ type sample struct {
 	n  int
 }
 
-// follow reads a count every 100 ms until the end of the test.
+// follow reads count every 100 ms until the end of the test.
 func follow(t *testing.T, count func() int) *meter {
 	m := &meter{}
 	end := make(chan struct{})
@@ -158,7 +161,7 @@ func follow(t *testing.T, count func() int) *meter {
 	return m
 }
 
-// since are the samples from a time on.
+// since returns the samples from begin on.
 func (m *meter) since(begin time.Time) []sample {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -166,8 +169,8 @@ func (m *meter) since(begin time.Time) []sample {
 	return slices.Clone(m.samples[i:])
 }
 
-// windows returns the least and the most by which the count has grown in a time that long,
-// from begin on.
+// windows returns the least and the most by which the count has grown in any period of the
+// given length, from begin on.
 func (m *meter) windows(begin time.Time, long time.Duration) (least, most int) {
 	all := m.since(begin)
 	least = -1
@@ -183,9 +186,9 @@ func (m *meter) windows(begin time.Time, long time.Duration) (least, most int) {
 	return max(least, 0), most
 }
 
-// doomed is how many locks no order of renewals could have kept: the count says how many
-// renewals were answered from begin on, and ends are the ends of the validity of all then.
-// An answer is too late in the last second.
+// doomed returns the number of locks that no order of renewals could have kept. The count shows
+// how many renewals were answered from begin on, and ends are the times at which the locks'
+// validities would have ended then. A reply in the last second is too late.
 func (m *meter) doomed(begin time.Time, ends []time.Time) (n int) {
 	all := m.since(begin)
 	slices.SortFunc(ends, time.Time.Compare)
@@ -198,13 +201,13 @@ func (m *meter) doomed(begin time.Time, ends []time.Time) (n int) {
 	return n
 }
 
-// answers counts what a connection has received: an answer to each write, and the
-// notification of each that was stored.
+// answers counts the writes answered on a connection, each of which brings a reply and the
+// notification of the stored record.
 func answers(nc *nats.Conn) func() int {
 	return func() int { return int(nc.Stats().InMsgs / 2) }
 }
 
-// why counts the causes of what was lost, with the numbers and names in them left out.
+// why counts the causes of losses, leaving out the numbers and names in them.
 func why(held []*natslock.Lock) string {
 	counts := map[string]int{}
 	for _, l := range held {
@@ -216,7 +219,7 @@ func why(held []*natslock.Lock) string {
 	return fmt.Sprint(counts)
 }
 
-// quantile of some times.
+// quantile returns a quantile of took.
 func quantile(took []time.Duration, q float64) time.Duration {
 	if len(took) == 0 {
 		return 0
@@ -225,7 +228,8 @@ func quantile(took []time.Duration, q float64) time.Duration {
 	return took[min(int(float64(len(took))*q), len(took)-1)]
 }
 
-// other takes and releases a lock of another client over and over until the end of the test.
+// other acquires and releases locks through another client, over and over until the end of the
+// test.
 type other struct {
 	mu   sync.Mutex
 	took []time.Duration
@@ -258,8 +262,7 @@ func beside(t *testing.T, nc *nats.Conn) *other {
 	return o
 }
 
-// times returns how long the grants took since the last call: their median, and the 99th of a
-// hundred.
+// times returns the median and the 99th percentile of how long grants took since the last call.
 func (o *other) times() (p50, p99 time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

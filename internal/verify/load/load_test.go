@@ -18,8 +18,7 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// link is a way to a bucket that carries so many writes a second, in their order, and keeps
-// what has to wait.
+// link is a path to a bucket that carries a limited number of writes per second, in order, and queues the rest.
 type link struct {
 	mu    sync.Mutex
 	pause time.Duration // between two writes; 0: none
@@ -38,7 +37,7 @@ func newLink(t *testing.T) *link {
 	return l
 }
 
-// carry sets how many writes a second pass; 0: all.
+// carry sets how many writes pass per second, or lets all of them pass if rate is 0.
 func (l *link) carry(rate int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -48,14 +47,14 @@ func (l *link) carry(rate int) {
 	}
 }
 
-// late delays each write.
+// late delays each write by d.
 func (l *link) late(d time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.delay = d
 }
 
-// count returns how many writes have been sent since the last time.
+// count returns the number of writes sent since the last call.
 func (l *link) count() (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -126,7 +125,7 @@ func (o over) pass(w kvstore.Write, done func(kvstore.Answer)) (forget func(), e
 	return func() {}, nil
 }
 
-// hold takes so many locks at a time, over a link that carries all.
+// hold acquires n locks over a link that carries everything.
 func hold(t *testing.T, m *kvstore.Memory, n int) (c *natslock.Client, line *kit.Line, l *link, held []*natslock.Lock) {
 	t.Helper()
 	l, line = newLink(t), kit.NewLine(m)
@@ -156,7 +155,7 @@ func alive(held []*natslock.Lock) (n int) {
 	return n
 }
 
-// causes are why locks were lost.
+// causes returns why locks were lost.
 func causes(held []*natslock.Lock) (all string) {
 	for _, h := range held {
 		if err := h.Err(); err != nil {
@@ -166,9 +165,9 @@ func causes(held []*natslock.Lock) (all string) {
 	return all
 }
 
-// TestNarrowLink holds 1,000 locks with the default TTL. Their client renews each every 5 s,
-// and 72 renewals a second are enough to keep them, so a link that carries half of what the
-// client wants loses none. A narrower one loses few more than it has to: a sixth at most.
+// TestNarrowLink holds 1,000 locks with the default TTL. Their client renews each of them every 5 s, but 72 renewals
+// per second are enough to keep them all, so a link that carries half of what the client wants loses none. A narrower
+// link loses few more than it must, at most a sixth.
 func TestNarrowLink(t *testing.T) {
 	const locks, validity = 1000, 14
 	for _, rate := range []int{140, 100, 60} {
@@ -181,7 +180,7 @@ func TestNarrowLink(t *testing.T) {
 				_, err := c.TryLock(t.Context(), "one more")
 				if rate*validity*2/3 > locks {
 					require.NoError(t, err)
-				} else { // renewals come in the last third of the validity
+				} else { // renewals happen in the last third of the validity
 					require.ErrorIs(t, err, natslock.ErrUnavailable)
 					require.ErrorContains(t, err, "renewals of held locks are")
 					require.ErrorContains(t, c.Healthy(), "overdue")
@@ -194,7 +193,8 @@ func TestNarrowLink(t *testing.T) {
 	}
 }
 
-// TestSlowAnswers has answers take 400 ms from some time on, however few writes are under way. All locks are kept, and new ones are taken.
+// TestSlowAnswers makes replies take 400 ms from some point on, no matter how few writes are under way. All locks are
+// kept, and new ones can be acquired.
 func TestSlowAnswers(t *testing.T) {
 	kit.InMemory(t, func(t *testing.T, m *kvstore.Memory) {
 		const locks = 3000
@@ -213,7 +213,8 @@ func TestSlowAnswers(t *testing.T) {
 	})
 }
 
-// TestReconnectSpreads: the renewals after a reconnect come at once, and those after them not.
+// TestReconnectSpreads checks that the first renewals after a reconnect come all at once, while the following ones are
+// spread.
 func TestReconnectSpreads(t *testing.T) {
 	kit.InMemory(t, func(t *testing.T, m *kvstore.Memory) {
 		const locks = 1500

@@ -17,14 +17,13 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// The tests of this file have real servers and links. What a service can carry is counted: the
-// writes that it takes in two thirds of a validity, because a lock is renewed in these, and in
-// the worst of such times. If that many are at least the locks, none is lost. If they are less,
-// at least as many locks are kept.
+// The tests in this file use real servers and links. They measure what a service can carry as the number of writes
+// that it accepts in two thirds of a validity, the time in which each lock is renewed, in the worst such period. If
+// that number covers all locks, none is lost. Otherwise at least that many are kept.
 const validity = session.DefaultTTL - time.Second
 
-// TestNarrowLinkTCP holds 5,000 locks over a link that carries 700 writes a second, or 1,300 on
-// a busy machine. 357 are enough, and the client wants 1,000.
+// TestNarrowLinkTCP holds 5,000 locks over a link that carries 700 writes per second, or 1,300 on a busy machine. The
+// locks need 357, and the client wants 1,000.
 func TestNarrowLinkTCP(t *testing.T) {
 	tier.Proof(t)
 	const locks = 5000
@@ -47,7 +46,7 @@ func TestNarrowLinkTCP(t *testing.T) {
 			begun := time.Now()
 			link.Carry(c.rate)
 			time.Sleep(validity)
-			least, _ := passed.windows(begun, validity*2/3) // later fewer may be wanted, where locks are lost
+			least, _ := passed.windows(begun, validity*2/3) // later, fewer may be wanted because locks have been lost
 			time.Sleep(either(20*time.Second, 45*time.Second) - validity)
 			n := alive(held)
 			link.Carry(0)
@@ -65,7 +64,7 @@ func TestRestartOfMany(t *testing.T) {
 	nc := s.Connect()
 	c := kit.NewClient(t, nc)
 	held, _ := take(t, c, locks, "", time.Time{})
-	time.Sleep(2 * time.Second) // their watches begin, with a renewal of each
+	time.Sleep(2 * time.Second) // their watches begin, each with a renewal
 	busy(t)
 	answered := follow(t, answers(nc))
 	time.Sleep(time.Second)
@@ -78,16 +77,15 @@ func TestRestartOfMany(t *testing.T) {
 	away := time.Since(begun)
 	time.Sleep(validity - away)
 	doomed := answered.doomed(begun, ends)
-	least, most := answered.windows(begun.Add(away), validity*2/3) // later fewer may be wanted, where locks are lost
+	least, most := answered.windows(begun.Add(away), validity*2/3) // later, fewer may be wanted because locks have been lost
 	time.Sleep(5 * time.Second)
 	n := alive(held)
 	t.Logf("%d of %d are left after %v, no order keeps %d, %d to %d answers in each %v: %s", n, locks, away, doomed, least, most, validity*2/3, why(held))
 	require.GreaterOrEqual(t, n, min(locks-doomed, least), "%s", why(held))
 }
 
-// TestMoreThanItCarries takes more locks on a busy machine than their link can renew: it carries
-// 4,000 writes a second. With -full the machine itself is the limit. The client takes no more
-// then, and loses none.
+// TestMoreThanItCarries takes more locks on a busy machine than their link, which carries 4,000 writes per second,
+// can renew. With -full the machine itself is the limit. The client then acquires no more locks and loses none.
 func TestMoreThanItCarries(t *testing.T) {
 	tier.Proof(t)
 	ttl, locks, rate, during := 5*time.Second, 100_000, 4_000, 10*time.Second
@@ -116,8 +114,8 @@ func TestMoreThanItCarries(t *testing.T) {
 	require.GreaterOrEqual(t, n, min(len(held), least), "%s", why(held))
 }
 
-// TestHeldByFour has four clients hold 100,000 locks with -full, and a fifth of that without. Each lock is renewed in
-// every third of its TTL, and none is lost.
+// TestHeldByFour has four clients hold 100,000 locks with -full, and a fifth of that otherwise. Each lock is renewed
+// in every third of its TTL, and none is lost.
 func TestHeldByFour(t *testing.T) {
 	tier.Proof(t)
 	const clients, every = 4, session.DefaultTTL / 3
@@ -132,7 +130,7 @@ func TestHeldByFour(t *testing.T) {
 		l, _ := take(t, c, locks/clients, fmt.Sprintf("%d.", len(all)), time.Time{})
 		held, all, conns = append(held, l...), append(all, c), append(conns, nc)
 	}
-	time.Sleep(2*time.Second + every) // their watches begin, with a renewal of each
+	time.Sleep(2*time.Second + every) // their watches begin, each with a renewal
 	answered := func() (n int) {
 		for _, nc := range conns {
 			n += answers(nc)()
@@ -160,8 +158,8 @@ func TestHeldByFour(t *testing.T) {
 	}
 }
 
-// TestReconnectSpreadsTCP cuts the connection of 10,000 locks once. The renewals after it are
-// spread, and another client takes its locks as fast as before.
+// TestReconnectSpreadsTCP cuts the connection of 10,000 locks once. The renewals that follow are spread, and another
+// client acquires its locks as fast as before.
 func TestReconnectSpreadsTCP(t *testing.T) {
 	tier.Proof(t)
 	const locks, part = 10_000, 500 * time.Millisecond
@@ -190,6 +188,6 @@ func TestReconnectSpreadsTCP(t *testing.T) {
 	t.Logf("renewals in %v: %d at most after the cut, then %d to %d, %d in the mean", part, burst, least, most, mean)
 	t.Logf("the other client's p50 and p99: %v %v, for %v after the cut %v %v, then %v %v", before50, before99, session.DefaultTTL, during50, during99, after50, after99)
 	require.Equal(t, locks, alive(held))
-	require.Less(t, most, 3*mean+2*mean*int(late())/int(part)) // what a machine has delayed comes together
+	require.Less(t, most, 3*mean+2*mean*int(late())/int(part)) // what the machine has delayed arrives together
 	require.NoError(t, c.Healthy())
 }

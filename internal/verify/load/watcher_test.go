@@ -31,15 +31,15 @@ type seen struct {
 	Events, Grants, Renewals int
 	Marks                    int
 	Since                    time.Time     // of the last mark
-	Known                    int           // locks that a grant or a list after a mark has shown
-	Late                     time.Duration // the longest from a write to its event since the last report
+	Known                    int           // locks shown by a grant, or by a list after a mark
+	Late                     time.Duration // the longest delay between a write and its event since the last report
 	Err                      string
 }
 
-// beWatcher watches all locks, and lists them after each mark. It says what it has seen for each
-// line on its standard input.
+// beWatcher watches all locks and lists them after each mark. For each line on its standard input
+// it reports what it has seen.
 func beWatcher(url string) error {
-	nc, err := nats.Connect(url, nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})) // it would print what it drops
+	nc, err := nats.Connect(url, nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})) // the default handler would print what is dropped
 	if err != nil {
 		return err
 	}
@@ -113,7 +113,7 @@ func beWatcher(url string) error {
 	return nil
 }
 
-// watcher is a process that watches.
+// watcher is a process that watches all locks.
 type watcher struct {
 	t   *testing.T
 	in  io.Writer
@@ -138,7 +138,7 @@ func (w *watcher) report() (s seen) {
 	return s
 }
 
-// until asks until the watcher has seen what it is to see.
+// until polls the watcher until it has seen enough.
 func (w *watcher) until(what string, enough func(s seen) bool) seen {
 	w.t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
@@ -155,9 +155,9 @@ func (w *watcher) signal(sig syscall.Signal) {
 	require.NoError(w.t, syscall.Kill(w.pid, sig))
 }
 
-// TestStoppedWatcher stops a process that watches for at least 2 s, while 20,000 locks are
-// taken. In the end it knows all of them: nats.go may have dropped notifications, and then a mark
-// says from when on.
+// TestStoppedWatcher stops a watching process for at least 2 s while 20,000 locks are taken. In
+// the end the process knows all of them, even if nats.go has dropped notifications, in which case
+// a mark says since when.
 func TestStoppedWatcher(t *testing.T) {
 	tier.Proof(t)
 	const locks, stop = 20_000, 2 * time.Second
@@ -177,7 +177,7 @@ func TestStoppedWatcher(t *testing.T) {
 	}
 }
 
-// TestWatcherKeepsUp has a process watch 20,000 locks that are renewed each second.
+// TestWatcherKeepsUp has a process watch 20,000 locks that are renewed every second.
 func TestWatcherKeepsUp(t *testing.T) {
 	tier.Proof(t)
 	const locks, ttl, during = 20_000, 3 * time.Second, 10 * time.Second

@@ -1,7 +1,7 @@
 package model
 
-// lateLock, lateRW and lateQueue are scopes with servers that may never remove a
-// record. The servers' clocks are apart as far as the margin and the slack allow.
+// lateLock, lateRW and lateQueue are scopes with servers that may never remove a record.
+// The servers' clocks are as far apart as the margin and the slack allow.
 func lateLock(name string, change func(c *lockScope)) *lockScope {
 	return lock("overdue: "+name, func(c *lockScope) {
 		c.forgets, c.skew, c.attempts, c.losses = true, 2, [2]int8{1, 1}, false
@@ -20,13 +20,13 @@ func lateQueue(name, modes string, change func(c *queueScope)) *queueScope {
 	return queue("overdue: "+name, modes, func(c *queueScope) { c.forgets = true; change(c) })
 }
 
-// lateFixed is a lease that is not renewed and is broken for its rest: the
-// operator, the server and the holder have three clocks.
+// lateFixed is a lease that is not renewed and is broken for its remaining time. The
+// operator, the server and the holder have three different clocks.
 func lateFixed(c *lockScope) {
 	c.operators, c.rest, c.fixed, c.renewals[0], c.skew, c.slow = 1, true, true, 0, 1, 1
 }
 
-// lateIn is a mutex whose first client crashes, and whose second has to get in.
+// lateIn is a mutex whose first client crashes and whose second client must get in.
 func lateIn(c *lockScope) { c.claims, c.crashes, c.renewals[0], c.ways = 0, 1, 0, 1 }
 
 func smallOverdue() []run {
@@ -99,7 +99,7 @@ func largeOverdue() []run {
 	}
 }
 
-// weakenedOverdue are the variants of the rule that must not be built.
+// weakenedOverdue returns variants of the rule that must not be implemented.
 func weakenedOverdue() []run {
 	w := func(rule weakness, change func(c *lockScope)) run {
 		return of(lateLock(string(rule), func(c *lockScope) { c.weak = rule; change(c) }).system(), exclusion)

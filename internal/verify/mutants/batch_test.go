@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestBatch: a program with several mutants does what the chosen one does.
+// TestBatch checks that a program with several mutants behaves like the chosen one.
 func TestBatch(t *testing.T) {
 	const source = `package main
 

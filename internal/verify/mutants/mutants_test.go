@@ -13,10 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestMutantsFit holds the table to the tree: each mutant's label stands once, its
-// operator applies there, and the tests named for it are there. Each label has a mutant, and each one
-// of the core a test beside it. Whether the tests catch the mutant is for make mutants
-// to say.
+// TestMutantsFit checks the table against the tree: each mutant's label occurs exactly once, its
+// operator applies there, and the tests named for it exist. Each label has a mutant, and each label
+// in the core has a test next to it. Whether the tests catch the mutant is up to make mutants.
 func TestMutantsFit(t *testing.T) {
 	const root = "../../.."
 	places, err := labels(root)
@@ -49,7 +48,7 @@ func TestMutantsFit(t *testing.T) {
 	require.GreaterOrEqual(t, len(mutants), 140, "some were lost")
 }
 
-// TestJudges: a test beside the line decides alone, unless all are wanted.
+// TestJudges checks that a test next to the line decides on its own, unless all tests are wanted.
 func TestJudges(t *testing.T) {
 	places := map[string]place{"one": {file: "internal/core/x.go"}}
 	outer := mutant{label: "one", test: "natslock.TestX/y"}
@@ -63,7 +62,7 @@ func TestJudges(t *testing.T) {
 	require.Len(t, both.tests(places), 2, "both have to pass without the mutant")
 }
 
-// TestLabels: a label that stands twice, or is not the end of its line, is an error.
+// TestLabels checks that a label that occurs twice, or does not end its line, is an error.
 func TestLabels(t *testing.T) {
 	for text, wrong := range map[string]string{
 		"//safety:one-a":             "",

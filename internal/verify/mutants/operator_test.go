@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestOperators weakens line after line of a small file.
+// TestOperators weakens one line after another.
 func TestOperators(t *testing.T) {
 	for _, c := range []struct{ line, operator, want string }{
 		{`if a && b || c {}`, "never", `if (false && (a && b || c)) {}`},
@@ -46,7 +46,7 @@ func TestOperators(t *testing.T) {
 	}
 }
 
-// TestOperatorsElsewhere weakens lines that are no statement of their own.
+// TestOperatorsElsewhere weakens lines that are not statements of their own.
 func TestOperatorsElsewhere(t *testing.T) {
 	const text = `package p
 

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestRules: the page is as the code, the mutants and the texts of the rules make it, and
-// has each label in one row.
+// TestRules checks that the page is what the code, the mutants and the texts of the rules
+// generate, and that each label has exactly one row.
 func TestRules(t *testing.T) {
 	const root = "../../.."
 	places, err := labels(root)
@@ -23,7 +23,7 @@ func TestRules(t *testing.T) {
 	got, err := os.ReadFile(filepath.Join(root, rulesPage))
 	require.NoError(t, err)
 	lines := strings.Split(string(got), "\n")
-	for i, line := range strings.Split(want, "\n") { // line by line: the page is long
+	for i, line := range strings.Split(want, "\n") { // line by line, because the page is long
 		require.Less(t, i, len(lines), "the page is out of date: make docs")
 		require.Equal(t, line, lines[i], "the page is out of date: make docs")
 	}
@@ -38,7 +38,7 @@ func TestRules(t *testing.T) {
 	require.ErrorContains(t, err, "no line has the label late-answer")
 }
 
-// TestEnclosing names what is around a line.
+// TestEnclosing checks the names of what encloses a line.
 func TestEnclosing(t *testing.T) {
 	const text = `package p
 func f() {

@@ -32,14 +32,14 @@ var (
 	cited  = regexp.MustCompile(`\bM(\d+)\b`)
 )
 
-// deleted are the numbers of musts that there are no more. No other must gets them.
+// deleted lists the numbers of musts that no longer exist. They are never assigned again.
 var deleted = []int{
 	1, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 20, 22, 25, 30, 31, 33, 43, 57, 58, 64, 76, 78, 79, 86, 100, 110, 111, 112, 113,
 	115, 119, 121, 129, 130, 131, 132, 133, 134, 135, 136, 137, 138, 140, 141, 142, 143, 150,
 }
 
-// TestMusts: each must of the specification has a number of its own, and none but the deleted ones is missing. So a test can
-// cite a must, and a change can delete one.
+// TestMusts checks that each must of the specification has a number of its own and that only deleted numbers are
+// missing, so that a test can cite a must and a change can delete one.
 func TestMusts(t *testing.T) {
 	musts := kit.Specify(t, root).Musts
 	highest := slices.Max(slices.Collect(maps.Keys(musts)))
@@ -73,8 +73,8 @@ type wired struct {
 	json, hex          string
 }
 
-// wire reads the transcript of the document: a line that is not indented begins a message, and is followed by its
-// headers, its body as JSON, and in hex.
+// wire reads the document's transcript. Each line that is not indented begins a message and is followed by the
+// message's headers and its body, as JSON and in hex.
 func wire(t *testing.T, text string) (all []wired) {
 	t.Helper()
 	for _, line := range strings.Split(strings.TrimSpace(text), "\n") {
@@ -104,7 +104,7 @@ func wire(t *testing.T, text string) (all []wired) {
 	return all
 }
 
-// record requires that a body is the record that the document shows as JSON.
+// record requires that body is the record that the document shows as JSON.
 func (w wired) record(t *testing.T, body []byte) {
 	t.Helper()
 	var shown, sent any
@@ -117,7 +117,7 @@ func (w wired) record(t *testing.T, body []byte) {
 	require.Equal(t, shown, sent)
 }
 
-// body is what is sent.
+// body returns what is sent.
 func (w wired) body(t *testing.T) []byte {
 	t.Helper()
 	if w.hex == "" {
@@ -129,7 +129,7 @@ func (w wired) body(t *testing.T) []byte {
 	return body
 }
 
-// got requires that the server has sent the message of the document.
+// got requires that the server has sent the document's message.
 func (w wired) got(t *testing.T, m *nats.Msg) {
 	t.Helper()
 	headers := map[string]string{}
@@ -152,8 +152,8 @@ func (w wired) got(t *testing.T, m *nats.Msg) {
 	}
 }
 
-// TestWire replays the lock that the document takes and releases over the wire, in a bucket of the document's
-// configuration: what it shows is what a server answers.
+// TestWire replays the lock that the document takes and releases over the wire, in a bucket with the document's
+// configuration. A server must answer what the document shows.
 func TestWire(t *testing.T) {
 	var transcript []wired
 	var bucket bytes.Buffer

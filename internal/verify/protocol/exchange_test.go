@@ -16,15 +16,15 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// step is one step of the exchange: a message with its answers, a subscription, or a
-// notification that arrives on one.
+// step is one step of the exchange: a message with its replies, a subscription, or a
+// notification that arrives on a subscription.
 type step struct {
 	By, Does string
 
 	Subject string
 	Headers map[string]string
 	Record  string          // the name of the vector in the body
-	JSON    json.RawMessage // the body, otherwise
+	JSON    json.RawMessage // the body, if it is not a vector
 	Answers []message
 
 	Subscribe string
@@ -33,8 +33,8 @@ type step struct {
 	Message      *message
 }
 
-// message is what a client receives. Text and the record are compared byte by byte. Of an
-// answer with the configuration or the clock of a server, a part is compared.
+// message is what a client receives. Texts and records are compared byte for byte. Of a
+// reply that contains a server's configuration or clock, only a part is compared.
 type message struct {
 	Headers map[string]string
 	Record  string
@@ -51,9 +51,9 @@ type peer struct {
 	subs map[string]*nats.Subscription
 }
 
-// TestExchange replays the exchange of the vectors on a real server, in a bubble: a record
-// of a second outlasts any pause of the machine. The library does not take part. In the
-// end it finds the bucket without a fault.
+// TestExchange replays the exchange in the vectors on a real server, in a bubble, where a
+// record of one second outlasts any pause of the machine. The library does not take part,
+// but in the end it must find no fault in the bucket.
 func TestExchange(t *testing.T) {
 	v := read(t)
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -110,7 +110,7 @@ func (p *peer) do(t *testing.T, v vectors, e step) {
 	}
 }
 
-// body is the body of the message that a step sends.
+// body returns the body of the message that the step sends.
 func (e step) body(t *testing.T, v vectors) []byte {
 	t.Helper()
 	if e.Record != "" {
@@ -124,7 +124,7 @@ func (e step) body(t *testing.T, v vectors) []byte {
 	return compact.Bytes()
 }
 
-// compare requires that the server has sent the message of the vectors.
+// compare requires that the server has sent the message in the vectors.
 func (v vectors) compare(t *testing.T, want message, got *nats.Msg) {
 	t.Helper()
 	if want.Has != nil {
@@ -155,8 +155,8 @@ func (v vectors) compare(t *testing.T, want message, got *nats.Msg) {
 	require.Equal(t, string(data), string(got.Data))
 }
 
-// within reports whether all of one value is part of another: of objects the fields that the
-// first one has.
+// within reports whether part is contained in all. Of objects, only the fields that part has
+// are compared.
 func within(part, all any) bool {
 	fields, object := part.(map[string]any)
 	if !object {

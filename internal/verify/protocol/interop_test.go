@@ -22,20 +22,20 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// both are a client of the library and one without it, in one bucket.
+// both returns a client of the library and one that does without it, in the same bucket.
 func both(t *testing.T) (*testutil.Server, *natslock.Client, *raw) {
 	t.Helper()
 	s := testutil.RunServer(t)
 	return s, client(t, s), newRaw(t, s.Connect())
 }
 
-// client returns a client of the library. Its leases outlast the test.
+// client returns a client of the library whose leases outlast the test.
 func client(t *testing.T, s *testutil.Server) *natslock.Client {
 	t.Helper()
 	return kit.NewClient(t, s.Connect(), natslock.WithTTL(time.Minute))
 }
 
-// TestHandOver has the library wait for the plain locker, and that one for the library, in one
+// TestHandOver has the library wait for the plain locker and the plain locker wait for the library, in one
 // queue of three.
 func TestHandOver(t *testing.T) {
 	s, c, l := both(t)
@@ -61,7 +61,7 @@ func TestHandOver(t *testing.T) {
 	require.Equal(t, "ok", h.Result, h.Why)
 	require.Greater(t, h.Token, a.Token())
 	ended := func() (place stored) {
-		for !place.deleted { // its renewals
+		for !place.deleted { // skips its renewals
 			place = l.next(places)
 		}
 		return place
@@ -89,21 +89,20 @@ func TestHandOver(t *testing.T) {
 	require.True(t, l.read("lock.x").deleted || l.read("lock.x").revision == 0)
 }
 
-// TestContention has plain lockers and clients of the library take one lock over and over. One
+// TestContention has plain lockers and clients of the library take one lock over and over. Only one of them
 // is inside at a time, and the tokens rise.
 func TestContention(t *testing.T) {
 	s := testutil.RunServer(t)
 	contend(t, []*natslock.Client{client(t, s), client(t, s)}, []*scripted{startPlain(t, s), startPlain(t, s)}, func() {})
 }
 
-// TestWrites compares the headers of the library's own writes with those that the
-// specification has.
+// TestWrites compares the headers of the library's own writes with those in the specification.
 func TestWrites(t *testing.T) {
 	s, c, _ := both(t)
 	nc := s.Connect()
 	writes, err := nc.SubscribeSync("$KV.natslock.>")
 	require.NoError(t, err)
-	newRaw(t, nc).probe("lock.x") // behind the subscription
+	newRaw(t, nc).probe("lock.x") // after the subscription
 	require.Equal(t, "$KV.natslock.lock.x", received(t, writes).Subject)
 
 	a, err := c.Lock(t.Context(), "x", natslock.TTL(1500*time.Millisecond))
@@ -123,7 +122,7 @@ func TestWrites(t *testing.T) {
 	}, join.Header)
 }
 
-// TestReaders has a raw client read, and write, beside the library.
+// TestReaders has a raw client read and write alongside the library.
 func TestReaders(t *testing.T) {
 	_, c, l := both(t)
 	rw := rwlock.New(c)
@@ -148,7 +147,7 @@ func TestReaders(t *testing.T) {
 	require.Greater(t, w.Token(), joined<<6)
 	require.NoError(t, w.Unlock(t.Context()))
 
-	// The library reads. The raw client takes the gate, and drains.
+	// The library reads. The raw client takes the gate and drains.
 	r, err := rw.RLock(t.Context(), "x")
 	require.NoError(t, err)
 	require.EqualValues(t, 1, l.next(readers).number("m"))
@@ -196,7 +195,7 @@ func TestPermits(t *testing.T) {
 	require.NoError(t, b.Unlock(t.Context()))
 }
 
-// TestBreaks has each of the two break a claim of the other.
+// TestBreaks has the library and a raw client break each other's claims.
 func TestBreaks(t *testing.T) {
 	_, c, l := both(t)
 	a, err := c.Lock(t.Context(), "x")
@@ -235,7 +234,8 @@ func TestBreaks(t *testing.T) {
 	require.NoError(t, b.Unlock(t.Context()))
 }
 
-// TestIdleLease has the library queue for an idle lease of the raw client, which gives it up for the place.
+// TestIdleLease has the library queue for an idle lease of the raw client, which gives the lease up when it
+// sees the place.
 func TestIdleLease(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, l := client(t, s), newRaw(t, s.Connect())
@@ -258,8 +258,8 @@ func TestIdleLease(t *testing.T) {
 	})
 }
 
-// TestOverdue has a server forget the TTLs of records. Each of the two takes the lock of
-// the other when its record is overdue, and not before.
+// TestOverdue has a server forget the TTLs of records. The library and a raw client take each other's lock
+// once its record is overdue, but not before.
 func TestOverdue(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		conns := []*nats.Conn{s.Connect(), s.Connect()}
@@ -269,7 +269,7 @@ func TestOverdue(t *testing.T) {
 		forget := func() {
 			kit.RestartWithoutTTLs(t, s)
 			restarts++
-			for _, nc := range conns { // not the status: it is that of before until a connection has noticed
+			for _, nc := range conns { // not the status, which is outdated until a connection has noticed
 				for nc.Stats().Reconnects < restarts {
 					time.Sleep(10 * time.Millisecond)
 				}
@@ -303,7 +303,7 @@ func TestOverdue(t *testing.T) {
 	})
 }
 
-// TestHandedOver has each of the two adopt a lock that the other has handed over.
+// TestHandedOver has the library and a raw client adopt locks that the other has handed over.
 func TestHandedOver(t *testing.T) {
 	_, c, l := both(t)
 	a, err := c.Lock(t.Context(), "x")
@@ -328,7 +328,7 @@ func TestHandedOver(t *testing.T) {
 	require.NoError(t, b.Unlock(t.Context()))
 }
 
-// TestLeader has the raw client lead, and the library observe that.
+// TestLeader has the raw client lead and the library observe it.
 func TestLeader(t *testing.T) {
 	_, c, l := both(t)
 	id := rand.Text()
@@ -340,7 +340,7 @@ func TestLeader(t *testing.T) {
 	require.Equal(t, at<<6, leader.Token)
 }
 
-// TestFence has each of the two supersede the fence of the other.
+// TestFence has the library and a raw client supersede each other's fence.
 func TestFence(t *testing.T) {
 	s, _, l := both(t)
 	js, err := jetstream.New(s.Connect())
@@ -352,7 +352,7 @@ func TestFence(t *testing.T) {
 	_, err = f.Publish(t.Context(), "orders.created", []byte("1"))
 	require.NoError(t, err)
 
-	// The raw client opens it with a greater token.
+	// The raw client opens the fence with a greater token.
 	var got struct {
 		Message struct {
 			Seq  uint64
@@ -373,7 +373,7 @@ func TestFence(t *testing.T) {
 	require.ErrorIs(t, err, fence.ErrSuperseded)
 	require.NotZero(t, l.publish("orders.created", "3", "orders.fence", opened))
 
-	// The library does so with one that is greater still.
+	// The library does so with an even greater one.
 	_, err = fence.Open(t.Context(), js, "ORDERS", "orders.fence", 642)
 	require.NoError(t, err)
 	require.Zero(t, l.publish("orders.created", "4", "orders.fence", opened), "the write is refused")

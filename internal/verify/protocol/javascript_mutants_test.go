@@ -17,11 +17,11 @@ import (
 	"github.com/natslock/locks/internal/verify/tier"
 )
 
-// edit replaces a text of a file by another one.
+// edit replaces a text in a file with another one.
 type edit struct{ file, from, to string }
 
-// scriptMutants are errors that authors of lockers make, made in the one in JavaScript. A case of lockconform
-// finds each, by the must that it breaks.
+// scriptMutants are mistakes that authors of lockers make, introduced into the JavaScript locker. A case of
+// lockconform finds each of them by the must that it breaks.
 var scriptMutants = []struct {
 	name, runs, must string
 	edits            []edit
@@ -107,7 +107,7 @@ var scriptMutants = []struct {
 	}},
 }
 
-// mutate applies edits to the files of a directory. Each text has to be there once.
+// mutate applies edits to the files in dir. Each text to be replaced must occur exactly once.
 func mutate(t *testing.T, dir string, edits []edit) {
 	t.Helper()
 	for _, e := range edits {
@@ -119,13 +119,13 @@ func mutate(t *testing.T, dir string, edits []edit) {
 	}
 }
 
-// finding is what "lockconform --json" says of a case.
+// finding is what "lockconform --json" reports about a case.
 type finding struct {
 	Name, Must, Result, Violated, Expected, Seen string
 	Seconds                                      float64
 }
 
-// broken is the sentence that was violated.
+// broken returns the sentence that was violated.
 func (f finding) broken() string {
 	if f.Violated != "" {
 		return f.Violated
@@ -133,7 +133,7 @@ func (f finding) broken() string {
 	return f.Must
 }
 
-// conform runs cases against the locker in a directory. It returns what each has found, by its name.
+// conform runs cases against the locker in dir and returns their findings by name.
 func conform(t *testing.T, lockconform, dir, cases string) map[string]finding {
 	t.Helper()
 	judge := exec.CommandContext(t.Context(), lockconform, "--json", "--parallel", "4", "--run", cases, "--", "node", "locker.js")
@@ -153,7 +153,8 @@ func conform(t *testing.T, lockconform, dir, cases string) map[string]finding {
 	return found
 }
 
-// A case finds each mutant of the locker in JavaScript, and finds it again. The locker itself passes these cases.
+// A case finds each mutant of the JavaScript locker, and finds it repeatedly. The locker itself passes these
+// cases.
 func TestJavaScriptMutants(t *testing.T) {
 	tier.Proof(t)
 	dir, lockconform := scripts(t), built(t, "cmd/lockconform")

@@ -25,7 +25,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// scripts copies examples/javascript, and installs what it depends on. Where that is not to be had it skips.
+// scripts copies examples/javascript and installs its dependencies. It skips the test if they are not available.
 func scripts(t *testing.T) (dir string) {
 	t.Helper()
 	for _, tool := range []string{"node", "npm"} {
@@ -73,7 +73,7 @@ func built(t *testing.T, command string) (path string) {
 	return path
 }
 
-// scripted is a process of a locker, which takes and answers one line at a time.
+// scripted is a locker process that reads and answers one line at a time.
 type scripted struct {
 	t     *testing.T
 	cmd   *exec.Cmd
@@ -81,14 +81,14 @@ type scripted struct {
 	lines chan line
 }
 
-// line is what it says.
+// line is a line that the process prints.
 type line struct {
 	Result, Why, Event, Name string
 	Token                    uint64
 	Held                     bool
 }
 
-// startScript starts the locker in JavaScript.
+// startScript starts the JavaScript locker.
 func startScript(t *testing.T, dir, url string, ttl int) *scripted {
 	t.Helper()
 	cmd := exec.Command("node", "locker.js")
@@ -96,7 +96,7 @@ func startScript(t *testing.T, dir, url string, ttl int) *scripted {
 	return start(t, cmd, url, ttl)
 }
 
-// startPlain starts the plain locker in Go. Its leases outlast the test.
+// startPlain starts the plain Go locker, whose leases outlast the test.
 func startPlain(t *testing.T, s *testutil.Server) *scripted {
 	t.Helper()
 	return start(t, exec.Command(built(t, "internal/verify/locker"), "-plain"), s.URL(), 60000)
@@ -131,7 +131,7 @@ func start(t *testing.T, cmd *exec.Cmd, url string, ttl int) *scripted {
 	return p
 }
 
-// ask sends a request and returns its answer. Calls of one process do not overlap.
+// ask sends a request and returns the reply. Calls to one process must not overlap.
 func (p *scripted) ask(request map[string]any) line {
 	text, _ := json.Marshal(request)
 	if _, err := p.in.Write(append(text, '\n')); err != nil {
@@ -146,7 +146,7 @@ func (p *scripted) ask(request map[string]any) line {
 }
 
 // contend has clients of the library and programs take one lock in turn, 40 times each and for as long as something
-// happens to the servers. Nobody overlaps, and tokens rise.
+// happens to the servers. Their turns never overlap, and tokens rise.
 func contend(t *testing.T, clients []*natslock.Client, programs []*scripted, happens func()) {
 	t.Helper()
 	const each = 40
@@ -199,8 +199,9 @@ func contend(t *testing.T, clients []*natslock.Client, programs []*scripted, hap
 	t.Logf("%d grants to %d clients of the library and %d processes in %v", len(tokens), len(clients), len(programs), time.Since(began).Round(time.Millisecond))
 }
 
-// The locker in JavaScript, which was written from the document alone, and clients of the library take one lock in
-// turn: nobody overlaps, nobody starves, and tokens rise. One that is killed is followed when its record has ended.
+// The JavaScript locker, which was written from the document alone, and clients of the library take one lock in
+// turn. Their turns never overlap, nobody starves, and tokens rise. A locker that is killed is succeeded once its
+// record has ended.
 func TestJavaScript(t *testing.T) {
 	tier.Proof(t)
 	dir := scripts(t)
@@ -223,7 +224,7 @@ func TestJavaScript(t *testing.T) {
 		cl := testutil.RunCluster(t, 3)
 		clients, programs := []*natslock.Client{}, []*scripted{}
 		for i := range 2 {
-			// An election can outlast the 5 s after which Unlock says by default that it is not confirmed.
+			// An election can outlast the 5 s after which Unlock reports by default that it is unconfirmed.
 			c, err := natslock.New(t.Context(), cl.ConnectTo(i), natslock.WithTTL(time.Minute), natslock.WithReplicas(3),
 				natslock.WithTuning(natslock.Tuning{ReleaseTimeout: kit.Patience}))
 			require.NoError(t, err)
@@ -320,7 +321,7 @@ func TestJavaScript(t *testing.T) {
 		}
 		require.NoError(t, run.Wait())
 		require.Equal(t, "released", last)
-		l, err := client(t, s).TryLock(t.Context(), "orders.42") // the bucket that the example has made is fit
+		l, err := client(t, s).TryLock(t.Context(), "orders.42") // the bucket that the example has created is fit
 		require.NoError(t, err)
 		require.NoError(t, l.Unlock(t.Context()))
 	})

@@ -16,24 +16,25 @@ import (
 	"github.com/natslock/locks/internal/verify/kit"
 )
 
-// This file plays another client by single writes and reads, as docs/protocol has them. It
-// shares no code with the library. Its leases outlast the tests, so it renews nothing.
+// This file acts as another client through single writes and reads, as docs/protocol
+// describes them. It shares no code with the library. Its leases outlast the tests, so it
+// renews nothing.
 
-// lease is the TTL of all its records.
+// lease is the TTL of all the raw client's records.
 const lease = "60s"
 
 // never is a revision that no record has.
 const never = 999_999_999_999_999_999
 
-// fields are those of a record.
+// fields are the fields of a record.
 type fields map[string]any
 
-// stored is a record as it was read or notified. Revision 0 is none.
+// stored is a record as it was read or notified. Revision 0 means that there is none.
 type stored struct {
 	key      string
 	revision uint64
 	deleted  bool
-	end      time.Time // of the TTL, by the server's clock
+	end      time.Time // when the TTL ends, by the server's clock
 	fields
 }
 
@@ -54,12 +55,12 @@ func (s stored) number(field string) uint64 {
 	return 0
 }
 
-// raw is a client that does what a test says, and nothing by itself.
+// raw is a client that does what a test says and nothing else.
 type raw struct {
 	t      testing.TB
 	nc     *nats.Conn
 	client string
-	notify string // the prefix of the subjects of notifications
+	notify string // the subject prefix of notifications
 }
 
 func newRaw(t testing.TB, nc *nats.Conn) *raw {
@@ -77,7 +78,7 @@ func newRaw(t testing.TB, nc *nats.Conn) *raw {
 	return l
 }
 
-// api does a request of the JetStream API.
+// api makes a request to the JetStream API.
 func (l *raw) api(subject string, request, answer any) {
 	l.t.Helper()
 	body, err := json.Marshal(request)
@@ -87,7 +88,7 @@ func (l *raw) api(subject string, request, answer any) {
 	require.NoError(l.t, json.Unmarshal(m.Data, answer))
 }
 
-// record is a record of a claim.
+// record returns the record of a claim.
 func (l *raw) record(status int, id string, more fields) fields {
 	f := fields{"v": 1, "s": status, "id": id, "c": l.client, "l": 60, "a": 1, "o": "plain"}
 	for name, value := range more {
@@ -96,8 +97,8 @@ func (l *raw) record(status int, id string, more fields) fields {
 	return f
 }
 
-// write sends a conditional write until the server has stored it, at the revision that it
-// returns, or has refused it because the last revision is another one.
+// write repeats a conditional write until the server has either stored it, at the returned
+// revision, or refused it because the last revision is a different one.
 func (l *raw) write(key string, body fields, expect uint64, ttl string, more ...string) (revision, last uint64, ok bool) {
 	l.t.Helper()
 	data, err := msgpack.Marshal(body)
@@ -132,7 +133,7 @@ func (l *raw) write(key string, body fields, expect uint64, ttl string, more ...
 	}
 }
 
-// remove writes a tombstone. It requires that the record is at the expected revision.
+// remove writes a tombstone and requires that the record is at the expected revision.
 func (l *raw) remove(key string, status int, id string, expect uint64) uint64 {
 	l.t.Helper()
 	revision, last, ok := l.write(key, fields{"v": 1, "s": status, "id": id, "c": l.client, "l": 0}, expect, "1s", "KV-Operation", "DEL")
@@ -140,8 +141,8 @@ func (l *raw) remove(key string, status int, id string, expect uint64) uint64 {
 	return revision
 }
 
-// probe has the leader name the last revision of a key. The answer proves the
-// subscriptions that were made before.
+// probe has the leader name the last revision of a key. The reply proves all subscriptions
+// made before.
 func (l *raw) probe(key string) (last uint64) {
 	l.t.Helper()
 	_, last, ok := l.write(key, fields{"v": 1, "s": 4, "id": "probe", "l": 0}, never, "1s", "KV-Operation", "DEL")
@@ -149,10 +150,10 @@ func (l *raw) probe(key string) (last uint64) {
 	return last
 }
 
-// of reads a message of a direct get or a notification.
+// of parses a message from a direct get or a notification.
 func (l *raw) of(m *nats.Msg) stored {
 	l.t.Helper()
-	last := func(name string) string { // the server's headers are behind the writer's
+	last := func(name string) string { // the server's headers follow the writer's
 		values := m.Header[name]
 		require.NotEmpty(l.t, values, name)
 		return values[len(values)-1]
@@ -186,8 +187,8 @@ func (l *raw) read(key string) stored {
 	return l.of(m)
 }
 
-// overdue reports whether the server's clock shows that a record has ended, although the
-// server has not removed it.
+// overdue reports whether a record has ended by the server's clock although the server has
+// not removed it.
 func (l *raw) overdue(s stored) bool {
 	l.t.Helper()
 	var info struct{ TS time.Time }
@@ -205,7 +206,7 @@ func (l *raw) watch(pattern string) *nats.Subscription {
 	return sub
 }
 
-// next is the next notification.
+// next returns the next notification.
 func (l *raw) next(sub *nats.Subscription) stored {
 	l.t.Helper()
 	m, err := sub.NextMsg(kit.Patience)
@@ -213,7 +214,7 @@ func (l *raw) next(sub *nats.Subscription) stored {
 	return l.of(m)
 }
 
-// take writes a claim of a lock that nobody has. Its tombstone may end meanwhile.
+// take claims a lock that nobody holds. The lock's tombstone may end in the meantime.
 func (l *raw) take(key string) (id string, revision uint64) {
 	l.t.Helper()
 	id = rand.Text()
@@ -226,7 +227,7 @@ func (l *raw) take(key string) (id string, revision uint64) {
 	return id, revision
 }
 
-// received is the next message of a subscription.
+// received returns the next message of a subscription.
 func received(t testing.TB, sub *nats.Subscription) *nats.Msg {
 	t.Helper()
 	m, err := sub.NextMsg(kit.Patience)
@@ -236,8 +237,8 @@ func received(t testing.TB, sub *nats.Subscription) *nats.Msg {
 
 func decimal(n uint64) string { return strconv.FormatUint(n, 10) }
 
-// reading returns the keys of the readers of a lock that are live, from an answer of the
-// leader that contains a gate at a revision.
+// reading returns the keys of a lock's live readers, from a reply of the leader that
+// contains the gate at the given revision.
 func (l *raw) reading(gate uint64, name string) (readers []string) {
 	l.t.Helper()
 	var info struct {
@@ -257,8 +258,8 @@ func (l *raw) reading(gate uint64, name string) (readers []string) {
 	return readers
 }
 
-// publish publishes to a stream on the condition that the last sequence of a subject is
-// the expected one. It returns the sequence, or 0 if the server has refused that.
+// publish publishes to a stream on the condition that the last sequence of the guard
+// subject is the expected one. It returns the new sequence, or 0 if the server refused.
 func (l *raw) publish(subject, data, guard string, expect uint64) uint64 {
 	l.t.Helper()
 	m := &nats.Msg{Subject: subject, Data: []byte(data), Header: nats.Header{}}

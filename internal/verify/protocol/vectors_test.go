@@ -19,10 +19,10 @@ import (
 
 func TestMain(m *testing.M) { kit.LeakCheck(m) }
 
-// file holds the vectors. The specification describes its parts.
+// file contains the vectors. The specification describes its parts.
 const file = "../../../docs/protocol/vectors.json"
 
-// vectors are the content of the file.
+// vectors is the content of the file.
 type vectors struct {
 	Protocol string
 	Names    []struct{ Bytes, Encoded string }
@@ -46,7 +46,8 @@ type vectors struct {
 	Exchange   []step
 }
 
-// vector is a record: its meaning, its fields, those whose value does not matter, and its bytes.
+// vector is a record with its meaning, its fields, the fields whose values do not matter, and its
+// bytes.
 type vector struct {
 	Meaning string
 	Fields  map[string]any
@@ -61,7 +62,7 @@ func (v vector) bytes(t *testing.T) []byte {
 	return b
 }
 
-// read reads the file. A field that this test does not know is an error: nothing in the
+// read reads the file. A field that this test does not know is an error, so that nothing in the
 // file goes unchecked.
 func read(t *testing.T) vectors {
 	t.Helper()
@@ -75,7 +76,7 @@ func read(t *testing.T) vectors {
 	return v
 }
 
-// TestNames encodes the names of the vectors, and takes their keys apart.
+// TestNames encodes the names in the vectors and parses their keys.
 func TestNames(t *testing.T) {
 	v := read(t)
 	require.NotEmpty(t, v.Names)
@@ -97,7 +98,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestTokens computes the tokens of the vectors.
+// TestTokens computes the tokens in the vectors.
 func TestTokens(t *testing.T) {
 	v := read(t)
 	require.NotEmpty(t, v.Tokens)
@@ -108,7 +109,7 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// TestLeases computes the margins and the validities of the vectors.
+// TestLeases computes the margins and validities in the vectors.
 func TestLeases(t *testing.T) {
 	v := read(t)
 	require.NotEmpty(t, v.Leases)
@@ -119,8 +120,8 @@ func TestLeases(t *testing.T) {
 	}
 }
 
-// TestRecords decodes each record of the vectors, compares its fields, and encodes it
-// again to the same bytes.
+// TestRecords decodes each record in the vectors, compares its fields, and encodes it to the same
+// bytes again.
 func TestRecords(t *testing.T) {
 	v := read(t)
 	statuses := map[record.Status]bool{}
@@ -134,7 +135,7 @@ func TestRecords(t *testing.T) {
 		require.Equal(t, c.Hex, hex.EncodeToString(again), name)
 		statuses[body.Status] = true
 
-		// The fields as any msgpack library reads them.
+		// These are the fields as any msgpack library reads them.
 		var read map[string]any
 		require.NoError(t, msgpack.Unmarshal(value, &read), name)
 		want, err := json.Marshal(c.Fields)
@@ -152,7 +153,7 @@ func TestRecords(t *testing.T) {
 	require.Len(t, fields, 28, "a field without a vector")
 }
 
-// TestReadable reads values that no writer should write, and that every reader has to read alike.
+// TestReadable reads values that no writer should write but that every reader must read alike.
 func TestReadable(t *testing.T) {
 	v := read(t)
 	require.NotEmpty(t, v.Readable)
@@ -175,7 +176,7 @@ func TestReadable(t *testing.T) {
 	}
 }
 
-// TestUnreadable reads the values that no client may take for a record of its own.
+// TestUnreadable reads values that no client may mistake for a record of its own.
 func TestUnreadable(t *testing.T) {
 	v := read(t)
 	require.NotEmpty(t, v.Unreadable)
