@@ -22,11 +22,11 @@ import (
 	"github.com/natslock/locks/internal/verify/kit"
 )
 
-// storeVar makes a test binary a server with its store in that directory.
+// storeVar makes a test binary act as a server with its store in the given directory.
 const storeVar = "NATSLOCK_SPEED_STORE"
 
-// TestMain runs the tests under [kit.LeakCheck], or is the server that [Server]
-// has started.
+// TestMain runs the tests under [kit.LeakCheck], or acts as the server that [Server]
+// starts.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(storeVar); dir != "" {
 		if err := serve(dir); err != nil {
@@ -51,7 +51,7 @@ func serve(dir string) error {
 		return fmt.Errorf("the server does not get ready")
 	}
 	fmt.Println(s.ClientURL())
-	_, _ = os.Stdin.Read(make([]byte, 1)) // until the test's end closes it
+	_, _ = os.Stdin.Read(make([]byte, 1)) // until the end of the test closes it
 	s.Shutdown()
 	s.WaitForShutdown()
 	return nil
@@ -105,9 +105,9 @@ type Publisher struct {
 	value   []byte
 }
 
-// NewPublisher returns a publisher to the key of that name.
+// NewPublisher returns a publisher to the key of the named lock.
 func NewPublisher(nc *nats.Conn, name string) *Publisher {
-	// As large as a record of the library's.
+	// This is about the size of one of the library's records.
 	return &Publisher{nc: nc, subject: "$KV." + kvstore.DefaultBucket + ".lock." + name, value: make([]byte, 100)}
 }
 
@@ -124,10 +124,10 @@ func (p *Publisher) message(expect uint64, take bool) *nats.Msg {
 	return m
 }
 
-// Take writes a record, and returns whether the server has taken it.
+// Take writes a record and reports whether the server accepted it.
 func (p *Publisher) Take(t testing.TB) bool { return p.publish(t, p.last, true) }
 
-// Release writes a tombstone.
+// Release writes a tombstone and reports whether the server accepted it.
 func (p *Publisher) Release(t testing.TB) bool { return p.publish(t, p.last, false) }
 
 // Refused makes a write that the server refuses.
@@ -149,7 +149,7 @@ func (p *Publisher) publish(t testing.TB, expect uint64, take bool) bool {
 	return taken
 }
 
-// Cycle is the two publishes that an uncontended lock and unlock cannot do without.
+// Cycle makes the two publishes that an uncontended lock and unlock cannot do without.
 func (p *Publisher) Cycle(t testing.TB) {
 	if !p.Take(t) { // the tombstone has expired
 		p.last = 0
@@ -160,7 +160,7 @@ func (p *Publisher) Cycle(t testing.TB) {
 	p.Release(t)
 }
 
-// Sequence reads an acknowledgement; false: it is a refusal.
+// Sequence returns the sequence in an acknowledgement, or false for a refusal.
 func Sequence(ack []byte) (uint64, bool) {
 	if bytes.Contains(ack, []byte(`"error"`)) {
 		return 0, false
@@ -174,8 +174,8 @@ func Sequence(ack []byte) (uint64, bool) {
 	return seq, err == nil
 }
 
-// Beside measures lock and bare in turn, and reports the medians, their ratio, and
-// the allocations of both.
+// Beside measures lock and bare alternately and reports the medians, their ratio, and the
+// allocations of both.
 func Beside(b *testing.B, lock, bare func()) {
 	b.Helper()
 	var locks, bares []time.Duration
@@ -187,7 +187,7 @@ func Beside(b *testing.B, lock, bare func()) {
 		locks, bares = append(locks, t1.Sub(t0)), append(bares, time.Since(t1))
 	}
 	l, p := median(locks), median(bares)
-	b.ReportMetric(0, "ns/op") // of both together: nothing to read
+	b.ReportMetric(0, "ns/op") // of both together, which means nothing
 	b.ReportMetric(float64(l), "lock-ns")
 	b.ReportMetric(float64(p), "bare-ns")
 	b.ReportMetric(float64(l)/float64(p), "ratio")
@@ -195,8 +195,8 @@ func Beside(b *testing.B, lock, bare func()) {
 	b.ReportMetric(testing.AllocsPerRun(10, bare), "bare-allocs")
 }
 
-// Ratio measures lock and bare in turn, n times each, and returns the ratio of the medians.
-// Whatever else the machine does delays both alike.
+// Ratio measures lock and bare alternately, n times each, and returns the ratio of their
+// medians. Whatever else the machine does delays both alike.
 func Ratio(n int, lock, bare func()) float64 {
 	var times [2][]time.Duration
 	runtime.GC()
@@ -210,7 +210,8 @@ func Ratio(n int, lock, bare func()) float64 {
 	return float64(median(times[0])) / float64(median(times[1]))
 }
 
-// Rate is how often a second n goroutines together get fn done, each with its number.
+// Rate returns how often per second n goroutines together complete fn, each calling it with
+// its own number.
 func Rate(n int, d time.Duration, fn func(i int)) float64 {
 	counts := make([]int, n)
 	var wg sync.WaitGroup
@@ -236,7 +237,7 @@ func median(times []time.Duration) time.Duration {
 	return times[len(times)/2]
 }
 
-// BesideTimed is [Beside] for functions that take the time by themselves.
+// BesideTimed is like [Beside] for functions that time themselves.
 func BesideTimed(b *testing.B, lock, bare func() time.Duration) {
 	b.Helper()
 	var locks, bares []time.Duration
@@ -250,7 +251,7 @@ func BesideTimed(b *testing.B, lock, bare func() time.Duration) {
 	b.ReportMetric(float64(l)/float64(p), "ratio")
 }
 
-// Heap is how many bytes are in use on the heap.
+// Heap returns the number of bytes in use on the heap.
 func Heap() int64 {
 	runtime.GC()
 	runtime.GC()
@@ -267,7 +268,7 @@ type Bulk struct {
 	inbox   string
 }
 
-// NewBulk returns n keys, not written yet.
+// NewBulk returns n keys that have not been written yet.
 func NewBulk(t testing.TB, nc *nats.Conn, n int) *Bulk {
 	k := &Bulk{nc: nc, answers: make(chan *nats.Msg, n), inbox: nc.NewInbox()}
 	for i := range n {
@@ -279,7 +280,7 @@ func NewBulk(t testing.TB, nc *nats.Conn, n int) *Bulk {
 	return k
 }
 
-// Renew publishes to all of them and waits for the answers.
+// Renew publishes to all of the keys and waits for the replies.
 func (k *Bulk) Renew(t testing.TB) {
 	for i, p := range k.keys {
 		m := p.message(p.last, true)
@@ -303,8 +304,8 @@ func (k *Bulk) Renew(t testing.TB) {
 	}
 }
 
-// HandOver hands a key over between two connections: a release, its notification,
-// and a claim by the side that believes it.
+// HandOver hands a key over between two connections: a release, its notification, and a
+// claim by the side that trusts the notification.
 type HandOver struct {
 	t     testing.TB
 	sides [2]*Publisher
@@ -312,7 +313,7 @@ type HandOver struct {
 	n     int
 }
 
-// NewHandOver returns a key that the first of the connections holds.
+// NewHandOver returns a key held by the first of the connections.
 func NewHandOver(t testing.TB, ncs [2]*nats.Conn) *HandOver {
 	h := &HandOver{t: t}
 	js, err := ncs[0].JetStream()
@@ -340,7 +341,7 @@ func NewHandOver(t testing.TB, ncs [2]*nats.Conn) *HandOver {
 	return h
 }
 
-// Next is one hand-over.
+// Next makes one hand-over and returns how long it took.
 func (h *HandOver) Next() time.Duration {
 	from, to, got := h.sides[h.n%2], h.sides[(h.n+1)%2], h.got[(h.n+1)%2]
 	h.n++
@@ -353,7 +354,7 @@ func (h *HandOver) Next() time.Duration {
 			if m.Header.Get("KV-Operation") != "DEL" {
 				continue
 			}
-			// The server's headers come behind the writer's.
+			// The server's headers follow the writer's.
 			seq := m.Header.Values("Nats-Sequence")
 			to.last, _ = strconv.ParseUint(seq[len(seq)-1], 10, 64)
 			if !to.Take(h.t) {

@@ -16,10 +16,10 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// contenders is how many goroutines take one lock over and over.
+// contenders is the number of goroutines that take one lock over and over.
 const contenders = 8
 
-// counted is a client with a connection of its own, whose messages can be counted.
+// counted is a client whose messages can be counted, because it has its own connection.
 type counted struct {
 	*natslock.Client
 	nc *nats.Conn
@@ -38,17 +38,17 @@ func countedClient(t testing.TB, url string, opts ...natslock.Option) counted {
 	return counted{c, nc}
 }
 
-// contest is the result of some contenders for one lock in a while.
+// contest is the outcome of contending for one lock for a while.
 type contest struct {
 	grants  int
 	rate    float64       // grants per second
-	longest time.Duration // wait
-	passed  int           // grants of others during a wait, at most, in 9 of 10 waits
-	sent    float64       // messages of the clients for each grant
+	longest time.Duration // the longest wait
+	passed  int           // grants to others during a wait, in the longest of 9 waits in 10
+	sent    float64       // messages that the clients sent per grant
 	renewed int
 }
 
-// contend has the contenders, shared out among the clients, take a lock with an empty
+// contend distributes the contenders among the clients and has them take a lock with an empty
 // section over and over. It checks that each token is greater than all before it.
 func contend(t testing.TB, name string, d time.Duration, opts []natslock.LockOption, clients ...counted) contest {
 	t.Helper()
@@ -99,10 +99,10 @@ func contend(t testing.TB, name string, d time.Duration, opts []natslock.LockOpt
 	}
 }
 
-// TestLocalGrants guards the grants that the goroutines of one client get of a lock that no
-// other client wants. On a quiet machine that is 64 grants for each confirmed renewal, and
-// 45 times the bare cycles of one goroutine. Where each goroutine queues at the server, it
-// is 0.3 times.
+// TestLocalGrants guards the grants that the goroutines of one client get for a lock that no
+// other client wants. On a quiet machine these are 64 grants per confirmed renewal, and 45
+// times the bare cycles of one goroutine. If each goroutine queued at the server, it would be
+// 0.3 times.
 func TestLocalGrants(t *testing.T) {
 	tier.Proof(t)
 	url := Server(t)
@@ -115,16 +115,17 @@ func TestLocalGrants(t *testing.T) {
 		t.Logf("%.0f grants/s, longest wait %v, %.4f messages sent per grant, %d grants and %d renewals, a bare publish takes %.0f us",
 			got.rate, got.longest, got.sent, got.grants, got.renewed, 1e6/bare/2)
 		sent, grants = sent+got.sent*float64(got.grants), grants+float64(got.grants)
-		// The best of the rounds: a busy machine slows the client down and not the answers.
+		// Take the best of the rounds, because a busy machine slows down the client but not
+		// the replies.
 		ratio = max(ratio, got.rate/bare)
 		each = max(each, float64(got.grants)/float64(max(got.renewed, 1)))
 	}
 	t.Logf("%.1f grants for each renewal, %.1f times the bare cycles of one goroutine, %.4f messages sent per grant",
 		each, ratio, sent/grants)
-	// Of all rounds: a goroutine that is late ends a run before its time, which takes eight
-	// messages. The end of a round takes some 17 more. Under the race detector and beside two
-	// busy loops these are a quarter of the messages of a fifth of a second, and a twentieth
-	// of those of a second.
+	// Judge all rounds together: a goroutine that is late ends a run early, which takes eight
+	// messages, and the end of a round takes some 17 more. Under the race detector and
+	// alongside two busy loops, these are a quarter of the messages in a fifth of a second,
+	// but a twentieth of those in a second.
 	require.LessOrEqual(t, sent/grants, 1./32)
 	if !machine.Race {
 		require.GreaterOrEqual(t, each, 60.)
@@ -132,10 +133,10 @@ func TestLocalGrants(t *testing.T) {
 	}
 }
 
-// TestTwoClients guards the grants that the goroutines of two clients get of one lock, with
+// TestTwoClients guards the grants that the goroutines of two clients get for one lock, with
 // turns and in exact order. In exact order each grant goes through the server. On a quiet
-// machine that is 1.2 times the bare cycles of one goroutine, and turns are 17 times
-// faster. Where each goroutine queues at the server, it is 0.3 times.
+// machine that yields 1.2 times the bare cycles of one goroutine, and turns are 17 times
+// faster. If each goroutine queued at the server, it would be 0.3 times.
 func TestTwoClients(t *testing.T) {
 	tier.Proof(t)
 	url := Server(t)
@@ -148,8 +149,8 @@ func TestTwoClients(t *testing.T) {
 	for range 5 {
 		bare := Rate(1, 100*time.Millisecond, func(int) { p.Cycle(t) })
 		turn := contend(t, "turns", 200*time.Millisecond, nil, turns...)
-		// A busy machine makes 100 grants in a second. In 200 ms these are 20, and the two
-		// longest waits would decide below.
+		// A busy machine makes 100 grants per second. In 200 ms that would be only 20, and
+		// the two longest waits would decide below.
 		order := contend(t, "exact", time.Second, nil, exacts...)
 		for _, got := range []struct {
 			what string
@@ -164,9 +165,9 @@ func TestTwoClients(t *testing.T) {
 	middle := func(all []float64) float64 { return slices.Sorted(slices.Values(all))[len(all)/2] }
 	slices.Sort(passed)
 	t.Logf("exact order: %.2f times the bare cycles; turns: %.1f times the exact order", middle(ratios), middle(faster))
-	// Each of the others gets the lock once during a wait. One wait in a hundred is longer: a
-	// client whose notification is late serves its own goroutines until its next renewal,
-	// which is 64 grants. On a busy machine it is more than one in a hundred.
+	// Each of the others gets the lock once during a wait. One wait in a hundred is longer,
+	// because a client whose notification is late serves its own goroutines until its next
+	// renewal, which is 64 grants. On a busy machine it is more than one in a hundred.
 	require.Equal(t, contenders-1, passed[len(passed)/2], "grants of others during a wait, in exact order")
 	if !machine.Race {
 		require.GreaterOrEqual(t, middle(ratios), 0.05) // each grant in exact order is a hand-over by the server

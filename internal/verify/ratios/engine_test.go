@@ -9,15 +9,15 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// BenchmarkNow reads the clock that counts suspend.
+// BenchmarkNow reads the clock that counts suspended time.
 func BenchmarkNow(b *testing.B) {
 	for b.Loop() {
 		clock.Now()
 	}
 }
 
-// BenchmarkRecord writes and reads the record of a held lock, beside the codec's own
-// way of doing it by reflection.
+// BenchmarkRecord writes and reads the record of a held lock, and compares this with the
+// codec's own way of doing it by reflection.
 func BenchmarkRecord(b *testing.B) {
 	body := record.Body{
 		Version: 1, Status: record.StatusHeld, ID: "4HGVAJRV23OBB3L7FBLEEYGCJ6", Client: "DVH5PFE5KDX3W3733QJSSJKXOC", Attempt: 1, TTL: 15,

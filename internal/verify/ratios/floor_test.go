@@ -21,9 +21,10 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 )
 
-// BenchmarkFloor is an uncontended acquire and release, and what it stands on: the same two
-// conditional writes by the store, by the API of nats.go, and by a client that knows nothing but
-// the bytes. It reports the CPU time of this process for each cycle. The server is another one.
+// BenchmarkFloor measures an uncontended acquire and release, and what they are built on: the
+// same two conditional writes made through the store, through the nats.go API, and by a client
+// that knows only the bytes. It reports this process's CPU time per cycle. The server is a
+// separate process.
 func BenchmarkFloor(b *testing.B) {
 	url := Server(b)
 	c := speedClient(b, url)
@@ -55,7 +56,7 @@ func BenchmarkFloor(b *testing.B) {
 	}
 }
 
-// cpu is the CPU time that this process has used.
+// cpu returns the CPU time that this process has used.
 func cpu(b *testing.B) time.Duration {
 	var u syscall.Rusage
 	require.NoError(b, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
@@ -116,7 +117,7 @@ type socketPair struct {
 	value   []byte
 	last    uint64
 	buf     []byte
-	n       uint64 // of the request
+	n       uint64 // the number of the request
 }
 
 const socketInbox = "_INBOX.floor0123456789abcdef"

@@ -11,9 +11,9 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// BenchmarkHistory measures locks in a bucket with a history and in one without, on one
-// server and in turns: one goroutine, and 64 with a lock each. "kept" is the part of the
-// writes that the history has.
+// BenchmarkHistory measures locks in a bucket with a history and in one without,
+// alternately and on the same server: with one goroutine, and with 64 that have a lock
+// each. "kept" is the fraction of the writes that the history contains.
 func BenchmarkHistory(b *testing.B) {
 	const rounds, each = 5, time.Second
 	for _, goroutines := range []int{1, 64} {

@@ -17,21 +17,22 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// impatience is how callers that want one lock again and again bound their waits, at random
-// between two limits. Without limits they wait for as long as it takes.
+// impatience is how callers that want one lock again and again bound their waits, at random between
+// two limits. Without limits they wait for as long as it takes.
 type impatience struct {
 	what        string
 	least, most time.Duration
-	tries       bool // a TryLock, and a pause of that length when it is refused
+	tries       bool // a TryLock, followed by a pause of that length if it is refused
 }
 
-// got is what the callers get for a while.
+// got is what the callers get over a period.
 type got struct {
-	grants, gaveUp float64 // a second
-	messages       float64 // in and out, of all clients, for each call
+	grants, gaveUp float64 // per second
+	messages       float64 // in and out, of all clients, per call
 }
 
-// callers has two goroutines of each client take a lock for as long as they hold it.
+// callers has two goroutines of each client take a lock over and over, and keep it for hold each
+// time.
 func callers(t testing.TB, d, hold time.Duration, how impatience, clients []counted) got {
 	t.Helper()
 	messages := func() (n uint64) {
@@ -83,10 +84,11 @@ func callers(t testing.TB, d, hold time.Duration, how impatience, clients []coun
 	return got{float64(grants.Load()) / took, float64(gaveUp.Load()) / took, float64(messages()-before) / n}
 }
 
-// TestImpatience guards what callers get that bound their waits: 24 of them on 12 clients. Their
-// queue takes 24 hand-overs of 2 ms. Callers with a limit well above that get what patient ones get,
-// and so do those that try and pause. What a shorter limit gets depends on the machine: with round
-// trips of 3 ms next to nothing (docs/guide/waiting.md). natslock's TestImpatientCallers judges that.
+// TestImpatience guards what callers that bound their waits get. There are 24 of them on 12 clients,
+// so their queue takes 24 hand-overs of 2 ms. Callers with a limit well above that get what patient
+// ones get, and so do those that try and pause. What a shorter limit gets depends on the machine:
+// with round trips of 3 ms, next to nothing (docs/guide/waiting.md). natslock's TestImpatientCallers
+// judges that.
 func TestImpatience(t *testing.T) {
 	tier.Proof(t)
 	url := Server(t)
@@ -101,7 +103,7 @@ func TestImpatience(t *testing.T) {
 		{what: "at most 10 to 30 ms", least: 10 * time.Millisecond, most: 30 * time.Millisecond},
 		{what: "TryLock each 10 to 30 ms", least: 10 * time.Millisecond, most: 30 * time.Millisecond, tries: true},
 	}
-	best := make([]float64, len(kinds)) // of the rounds: a busy machine slows the impatient more
+	best := make([]float64, len(kinds)) // the best of the rounds, because a busy machine slows the impatient more
 	for range 3 {
 		for i, how := range kinds {
 			g := callers(t, time.Second, time.Millisecond, how, clients)

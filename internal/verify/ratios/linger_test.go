@@ -24,8 +24,7 @@ import (
 
 type locking func(context.Context, string, ...natslock.LockOption) (*natslock.Lock, error)
 
-// lingering returns a function that takes and releases a lock of its client. The lock
-// lingers.
+// lingering returns a function that takes and releases a lock that lingers at its client.
 func lingering(t testing.TB, lock locking, name string) func() {
 	lingers := natslock.Linger(time.Hour)
 	return func() {
@@ -39,22 +38,22 @@ func lingering(t testing.TB, lock locking, name string) func() {
 	}
 }
 
-// BenchmarkLinger is the cycle of a mutex that lingers, beside two publishes.
+// BenchmarkLinger compares the cycle of a lingering mutex with two publishes.
 func BenchmarkLinger(b *testing.B) {
 	url := Server(b)
 	p := NewPublisher(Connect(b, url), "bare")
 	Beside(b, lingering(b, speedClient(b, url).Lock, "linger"), func() { p.Cycle(b) })
 }
 
-// BenchmarkLingerRead is the cycle of a reader that lingers, beside two publishes.
+// BenchmarkLingerRead compares the cycle of a lingering reader with two publishes.
 func BenchmarkLingerRead(b *testing.B) {
 	url := Server(b)
 	p := NewPublisher(Connect(b, url), "bare")
 	Beside(b, lingering(b, rwlock.New(speedClient(b, url)).RLock, "linger"), func() { p.Cycle(b) })
 }
 
-// TestLinger guards the costs of a lock that lingers for its client: the messages for each
-// cycle, and the time beside two publishes. On a quiet machine that is a hundredth.
+// TestLinger guards the costs of a lock that lingers at its client: the messages per cycle,
+// and the time relative to two publishes, which is a hundredth on a quiet machine.
 func TestLinger(t *testing.T) {
 	tier.Proof(t)
 	url := Server(t)
@@ -87,23 +86,24 @@ func TestLinger(t *testing.T) {
 	}
 }
 
-// undisturbed returns the time that a twentieth of the times stays below. On a busy machine
-// other processes run in between. They delay an acquire with twelve steps more than an
-// acquire with two.
+// undisturbed returns the time below which a twentieth of the times lie. On a busy machine
+// other processes run in between, which delays an acquire of twelve steps more than one of
+// two.
 func undisturbed(times []time.Duration) time.Duration {
 	slices.Sort(times)
 	return times[len(times)/20]
 }
 
-// busyLate is how late a goroutine is on a machine that is too busy to compare two acquires.
+// busyLate is the lateness of goroutines at which a machine is too busy to compare two
+// acquires.
 const busyLate = 5 * time.Millisecond
 
-// TestLingerHandOver guards how long another client waits for an idle lock: until the
-// client that keeps it gives it up, and until the grant. Both are beside a plain hand-over,
-// whose waiter has its place already. From the place of the other client to the deletion it
-// is one notification. A busy machine interrupts the longer one of two acquires more often.
-// It makes the shorter one faster, since its processors do not sleep. There TestLingerSteps of
-// package simulation alone judges the steps to the grant.
+// TestLingerHandOver guards how long another client waits for an idle lock: until the client
+// that keeps it gives it up, and until the grant. Both are compared with a plain hand-over,
+// whose waiter already has its place. It takes one notification from the other client's place
+// to the deletion. A busy machine interrupts the longer of two acquires more often, and makes
+// the shorter one faster because its processors do not sleep. There, only TestLingerSteps of
+// package simulation judges the steps to the grant.
 func TestLingerHandOver(t *testing.T) {
 	tier.Proof(t)
 	late := machine.Lateness(t)
@@ -148,7 +148,7 @@ func TestLingerHandOver(t *testing.T) {
 	}
 }
 
-// handedOver takes the time from the Unlock of one client to the grant of another one that
+// handedOver measures the time from one client's Unlock to the grant of another client that
 // waits.
 func handedOver(t *testing.T, from, to counted) time.Duration {
 	t.Helper()
@@ -192,7 +192,7 @@ const marker = "marker"
 
 func newWire(t *testing.T, url string) *wire {
 	w := &wire{Connect(t, url), make(chan received, 1<<16)}
-	_, err := w.nc.Subscribe(">", func(m *nats.Msg) { // one for all, which keeps the order
+	_, err := w.nc.Subscribe(">", func(m *nats.Msg) { // one subscription for all of them, which keeps the order
 		w.messages <- received{m.Subject, m.Header.Get("KV-Operation") != "", time.Now()}
 	})
 	require.NoError(t, err)
@@ -200,13 +200,13 @@ func newWire(t *testing.T, url string) *wire {
 	return w
 }
 
-// forget drops the messages from before.
+// forget drops all earlier messages.
 func (w *wire) forget(t *testing.T) {
 	require.NoError(t, w.nc.Publish(marker, nil))
 	w.await(t, marker, false)
 }
 
-// gaveUp takes the time from the first place to the tombstone of the lock.
+// gaveUp measures the time from the first place to the tombstone of the lock.
 func (w *wire) gaveUp(t *testing.T) time.Duration {
 	bucket := "$KV." + kvstore.DefaultBucket
 	placed := w.await(t, bucket+".wait.idle.", false)
@@ -226,8 +226,8 @@ func (w *wire) await(t *testing.T, prefix string, deleted bool) time.Time {
 	}
 }
 
-// TestLingerTwoClients guards the grants that the goroutines of two clients get of one lock
-// that lingers on both, beside a lock that does not linger.
+// TestLingerTwoClients compares the grants that the goroutines of two clients get for a lock
+// that lingers at both with those for a lock that does not linger.
 func TestLingerTwoClients(t *testing.T) {
 	tier.Proof(t)
 	url := Server(t)
@@ -247,7 +247,7 @@ func TestLingerTwoClients(t *testing.T) {
 	}
 }
 
-// TestIdleMemory guards the memory of an idle lock at its client.
+// TestIdleMemory guards how much memory an idle lock takes at its client.
 func TestIdleMemory(t *testing.T) {
 	tier.Proof(t)
 	if machine.Race {
@@ -277,7 +277,8 @@ func TestIdleMemory(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	require.Equal(t, n+1, c.Stats().Idle)
-	// A list or renewals that are under way are no cost of the leases: the least of a second.
+	// A list or renewals under way are not a cost of the leases, so take the minimum over a
+	// second.
 	each := (Heap() - before) / n
 	for range 10 {
 		time.Sleep(100 * time.Millisecond)

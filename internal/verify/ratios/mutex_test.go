@@ -16,7 +16,7 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// patience bounds every wait for an event: far more than it can take.
+// patience bounds every wait for an event. It is far longer than any of them can take.
 const patience = 30 * time.Second
 
 func speedClient(t testing.TB, url string, opts ...natslock.Option) *natslock.Client {
@@ -41,7 +41,7 @@ func cycle(t testing.TB, c *natslock.Client, name string) {
 	}
 }
 
-// BenchmarkCycle is an uncontended acquire and release beside two publishes.
+// BenchmarkCycle compares an uncontended acquire and release with two publishes.
 func BenchmarkCycle(b *testing.B) {
 	url := Server(b)
 	c := speedClient(b, url)
@@ -51,8 +51,8 @@ func BenchmarkCycle(b *testing.B) {
 
 const goroutines = 64
 
-// manyNames returns the work of one of many goroutines, each on its own name: a cycle,
-// and two publishes.
+// manyNames returns the work of one of many goroutines, each on its own name: a lock
+// cycle, and two publishes.
 func manyNames(t testing.TB, url string) (lock, bare func(i int)) {
 	c := speedClient(t, url)
 	nc := Connect(t, url)
@@ -65,8 +65,8 @@ func manyNames(t testing.TB, url string) (lock, bare func(i int)) {
 	return func(i int) { cycle(t, c, names[i]) }, func(i int) { publishers[i].Cycle(t) }
 }
 
-// BenchmarkParallel is 64 goroutines of one client on as many names: the ratio is
-// of cycles a second, so more is better here.
+// BenchmarkParallel runs 64 goroutines of one client on as many names. The ratio is one of
+// cycles per second, so more is better here.
 func BenchmarkParallel(b *testing.B) {
 	lock, bare := manyNames(b, Server(b))
 	var locks, bares float64
@@ -80,8 +80,8 @@ func BenchmarkParallel(b *testing.B) {
 	b.ReportMetric(locks/bares, "ratio")
 }
 
-// BenchmarkTryBusy is a one-shot acquire of a lock that another client holds. The error
-// names the holder. Beside it, one publish that is refused.
+// BenchmarkTryBusy compares a one-shot acquire of a lock that another client holds, whose
+// error names the holder, with a publish that is refused.
 func BenchmarkTryBusy(b *testing.B) {
 	url := Server(b)
 	holder, c := speedClient(b, url), speedClient(b, url)
@@ -96,8 +96,8 @@ func BenchmarkTryBusy(b *testing.B) {
 	}, func() { p.Refused(b) })
 }
 
-// BenchmarkRenew confirms 1, 100 and 5,000 leases of one client, together, beside as
-// many asynchronous publishes.
+// BenchmarkRenew confirms 1, 100 and 5,000 leases of one client together, and compares
+// this with as many asynchronous publishes.
 func BenchmarkRenew(b *testing.B) {
 	for _, n := range []int{1, 100, 5000} {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {
@@ -125,8 +125,9 @@ func BenchmarkRenew(b *testing.B) {
 	}
 }
 
-// BenchmarkHandOver is from a release to the return of the next holder's acquire, with two
-// clients, beside a release, its notification and a claim that believes it.
+// BenchmarkHandOver measures the time from a release to the return of the next holder's
+// acquire, with two clients, and compares it with a release, its notification and a claim
+// that trusts the notification.
 func BenchmarkHandOver(b *testing.B) {
 	url := Server(b)
 	clients := [2]*natslock.Client{speedClient(b, url), speedClient(b, url)}
@@ -138,7 +139,7 @@ func BenchmarkHandOver(b *testing.B) {
 	held, err := clients[0].Lock(b.Context(), "hand over")
 	require.NoError(b, err)
 	n := 0
-	// Timed from within: the waiter has to have come before.
+	// This is timed from within because the waiter must have arrived before.
 	BesideTimed(b, func() time.Duration {
 		n++
 		type grant struct {
@@ -169,7 +170,8 @@ func BenchmarkHandOver(b *testing.B) {
 	require.NoError(b, held.Unlock(context.Background()))
 }
 
-// TestAllocations guards the allocations of an uncontended cycle, beside two publishes.
+// TestAllocations compares the allocations of an uncontended cycle with those of two
+// publishes.
 func TestAllocations(t *testing.T) {
 	tier.Proof(t)
 	if machine.Race {
@@ -182,7 +184,7 @@ func TestAllocations(t *testing.T) {
 	published := func() { p.Cycle(t) }
 	locked()
 	published()
-	// The least of many: now and then a lock checks for waiters.
+	// Take the minimum of many runs, because a lock checks for waiters now and then.
 	least := func(fn func()) float64 {
 		allocs := testing.AllocsPerRun(10, fn)
 		for range 50 {
@@ -195,8 +197,8 @@ func TestAllocations(t *testing.T) {
 	require.Less(t, l/b, 1.35)
 }
 
-// TestSpeed guards the ratios of times, with room for a machine that does other
-// things at the same time: they are 1.17 and 0.85 on a quiet one.
+// TestSpeed guards the ratios of times, leaving room for a machine that does other things
+// at the same time. On a quiet machine they are 1.17 and 0.85.
 func TestSpeed(t *testing.T) {
 	tier.Proof(t)
 	if machine.Race {
@@ -217,7 +219,8 @@ func TestSpeed(t *testing.T) {
 	require.Greater(t, locks/bares, 0.55)
 }
 
-// TestHeldMemory guards the memory of a held lock at its client, watched and renewed.
+// TestHeldMemory guards how much memory a held lock takes at its client while it is
+// watched and renewed.
 func TestHeldMemory(t *testing.T) {
 	tier.Proof(t)
 	if machine.Race {

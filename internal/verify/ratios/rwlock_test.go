@@ -12,15 +12,16 @@ import (
 	"github.com/natslock/locks/rwlock"
 )
 
-// BenchmarkJoin is a reader's join and leave with 1, 10 and 100 others already in,
-// beside two bare publishes. Its client reads nothing else, so that it has a lease
-// of its own to write.
+// BenchmarkJoin compares a reader's join and leave, with 1, 10 and 100 others already in,
+// with two bare publishes. The reader's client reads nothing else, so it has to write a
+// lease of its own.
 func BenchmarkJoin(b *testing.B) {
 	for _, n := range []int{1, 10, 100} {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {
 			url := Server(b)
 			for i := range n {
-				// Clients of their own: one client's readers share a lease.
+				// Each reader has its own client, because one client's readers share a
+				// lease.
 				l, err := speedReader(b, url, i).RLock(b.Context(), "join")
 				require.NoError(b, err)
 				defer func() { require.NoError(b, l.Unlock(context.Background())) }()

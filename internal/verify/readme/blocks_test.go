@@ -28,7 +28,7 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// notRun are the lines of shell blocks that do not run here, each with the reason.
+// notRun lists the lines of shell blocks that do not run here, each with the reason.
 var notRun = []struct {
 	page, line string
 	instead    string // the line that runs in its place, if any
@@ -57,8 +57,8 @@ var notRun = []struct {
 	{page: "docs/operate/lockctl.md", line: "lockctl top --sort held", reason: "draws on a whole screen; the tests of lockctl have one"},
 }
 
-// onCluster are the pages whose commands need three servers. Their bucket does not exist
-// yet, and that of all other pages does.
+// onCluster lists the pages whose commands need three servers. Their bucket does not exist
+// yet, whereas that of all other pages does.
 var onCluster = []string{"docs/operate/bucket.md"}
 
 // endless matches the commands that run until a signal ends them. The session runs them
@@ -72,11 +72,11 @@ var programs = map[string]string{
 	"scheduler": "echo scheduling\nexec sleep 300\n",
 }
 
-// sessionLimit bounds the session of a page, with the compilation that its commands need.
+// sessionLimit bounds the session of a page, including the compilation that its commands need.
 const sessionLimit = 5 * time.Minute
 
-// prelude is the beginning of each session. The shell prints each command, with its line
-// of the page, before it runs the command. It ends at the first command that fails.
+// prelude is the beginning of each session. The shell prints each command, with its line in
+// the page, before running it, and stops at the first command that fails.
 const prelude = `
 set -eEP -o pipefail
 
@@ -103,12 +103,12 @@ BASH_XTRACEFD=9 PS4='+${FUNCNAME:-$PAGE}:$LINENO: '
 set -x
 `
 
-// TestShellBlocks runs the shell blocks of the README and of the documents, as a reader
-// types them. Each page has a shell, a home directory and a nats-server of its own. The
-// home has the repository in the directory locks, and lockctl is on the PATH.
+// TestShellBlocks runs the shell blocks of the README and the documents as a reader types
+// them. Each page has its own shell, home directory and nats-server. The home directory
+// contains the repository under locks, and lockctl is on the PATH.
 //
-// A console block shows output, so it belongs to the sessions in steps.go, which
-// TestSessions runs and compares.
+// A console block shows output, so it belongs to the sessions in steps.go, which TestSessions
+// runs and compares.
 func TestShellBlocks(t *testing.T) {
 	tier.Proof(t)
 	if exec.Command("bash", "-c", "((BASH_VERSINFO >= 5))").Run() != nil {
@@ -128,7 +128,7 @@ func TestShellBlocks(t *testing.T) {
 		}
 		t.Run(page, func(t *testing.T) {
 			t.Parallel()
-			// The outer shell ends what the page has left in the background.
+			// The outer shell ends whatever the page has left in the background.
 			cmd := exec.Command("bash", "-c", `bash page; code=$?; trap "" TERM; kill -TERM 0; exit $code`)
 			cmd.Dir = home(t, root, lines)
 			cmd.Env = append(slices.Clip(env), "HOME="+cmd.Dir, "PAGE="+page, "NATS_URL="+servers(t, page),
@@ -147,8 +147,9 @@ func TestShellBlocks(t *testing.T) {
 	}
 }
 
-// pages are the README and all documents, by their paths from the root. It visits the whole
-// repository, so "go test" does not take an old result of this test after a change of lockctl.
+// pages returns the README and all documents, by their paths from the root. It visits the
+// whole repository so that "go test" does not reuse a cached result of this test after lockctl
+// has changed.
 func pages(t *testing.T, root string) (names []string) {
 	t.Helper()
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -167,8 +168,8 @@ func pages(t *testing.T, root string) (names []string) {
 	return names
 }
 
-// script is a page as a program of the shell, empty if the page has no shell block. Each
-// line of a shell block stands in its place, and all others are empty. So the line numbers
+// script returns a page as a shell program, or an empty string if the page has no shell block.
+// Each line of a shell block stays in its place and all others are empty, so the line numbers
 // of the program are those of the page.
 func script(t *testing.T, root, page string, used []bool) string {
 	t.Helper()
@@ -206,7 +207,7 @@ func script(t *testing.T, root, page string, used []bool) string {
 	return strings.Join(lines, "\n") + "\npage_ends\n"
 }
 
-// command is the line that the shell runs for a line of a page.
+// command returns what the shell runs for a line of a page.
 func command(t *testing.T, page string, number int, line string, used []bool) string {
 	t.Helper()
 	for i, n := range notRun {
@@ -226,12 +227,12 @@ func command(t *testing.T, page string, number int, line string, used []bool) st
 	return line
 }
 
-// home makes the home directory of a session.
+// home creates the home directory of a session.
 func home(t *testing.T, root, lines string) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "blocks-")
 	require.NoError(t, err)
-	// t.TempDir would fail the test if the go command still wrote its telemetry there.
+	// t.TempDir would fail the test if the go command were still writing its telemetry there.
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	require.NoError(t, os.Symlink(root, filepath.Join(dir, "locks")))
 	files := map[string]string{"prelude": prelude, "page": lines}
@@ -244,7 +245,7 @@ func home(t *testing.T, root, lines string) string {
 	return dir
 }
 
-// environment is that of the test, without the settings of its user. The go command
+// environment returns the test's environment without its user's settings. The go command still
 // finds the packages that it has compiled before.
 func environment(t *testing.T) []string {
 	t.Helper()
@@ -270,8 +271,8 @@ func servers(t *testing.T, page string) string {
 	return s.URL()
 }
 
-// onTerminal runs a command and returns all that it and its children print. Standard input
-// is a terminal, where the reader has typed "y" for each question ahead.
+// onTerminal runs a command and returns everything that it and its children print. Standard
+// input is a terminal on which the reader has already typed "y" for each question.
 func onTerminal(t *testing.T, cmd *exec.Cmd) (string, error) {
 	t.Helper()
 	reader, terminal, err := pty.Open()

@@ -12,8 +12,8 @@ import (
 	"github.com/natslock/locks/internal/verify/tier"
 )
 
-// TestSessions runs the lines that each document shows. Their output is as the document has
-// it, times, tokens and ids apart.
+// TestSessions runs the lines that each document shows. Their output must match the
+// document, apart from times, tokens and IDs.
 func TestSessions(t *testing.T) {
 	tier.Proof(t)
 	require.NotEmpty(t, sessions)

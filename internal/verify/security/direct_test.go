@@ -11,8 +11,9 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// TestDirectGetsOff switches direct gets off, after which this user can read nothing. An election and a worker of
-// partitions go on when they are on again: no permission was refused that anybody could grant them meanwhile.
+// TestDirectGetsOff switches direct gets off, after which this user can read nothing. An election and a partition
+// worker carry on once they are on again, because no permission was refused that anybody could have granted in
+// the meantime.
 func TestDirectGetsOff(t *testing.T) {
 	t.Parallel()
 	a := open(t)

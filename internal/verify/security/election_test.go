@@ -12,7 +12,7 @@ import (
 )
 
 // TestRoleUserElection has users with exactly the printed permissions campaign, lead and
-// observe. An observer that may read and not write sees the same.
+// observe. An observer that may read but not write sees the same.
 func TestRoleUserElection(t *testing.T) {
 	t.Parallel()
 	a := open(t)
@@ -52,7 +52,7 @@ func TestRoleUserElection(t *testing.T) {
 	_, err = elect(o, "").Campaign(ctx)
 	require.ErrorIs(t, err, natslock.ErrPermission)
 	for _, p := range []*person{first, second} {
-		for _, what := range p.complaints() { // it goes on without these reads
+		for _, what := range p.complaints() { // the user carries on without these reads
 			require.Regexp(t, `Publish to "\$JS.API.(DIRECT.GET|STREAM.MSG.GET).KV_natslock"`, what)
 		}
 	}

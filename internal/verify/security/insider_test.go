@@ -22,7 +22,7 @@ import (
 	"github.com/natslock/locks/semaphore"
 )
 
-// last is the last record of the bucket under a key; nil: there is none.
+// last returns the last record in the bucket under key, or nil if there is none.
 func (a *account) last(key string) *jetstream.RawStreamMsg {
 	a.t.Helper()
 	if a.eye == nil {
@@ -47,10 +47,10 @@ func (p *person) send(t *testing.T, subject, reply string, headers ...string) {
 	require.NoError(t, p.nc.Flush())
 }
 
-// TestInsiderReplySubject: the server checks the subject that a user publishes to, not the
-// subject at which the user wants the answer. A user can so aim an answer at the record of
-// another client, and the answer can even be a tombstone. Nothing in the account prevents
-// that.
+// TestInsiderReplySubject shows that the server checks the subject that a user publishes
+// to, but not the subject on which the user wants the reply. A user can therefore aim a
+// reply at another client's record, and the reply can even be a tombstone. Nothing in the
+// account prevents that.
 func TestInsiderReplySubject(t *testing.T) {
 	t.Parallel()
 	a := open(t)
@@ -81,7 +81,7 @@ func TestInsiderReplySubject(t *testing.T) {
 			})
 		}
 		insider.send(t, "$KV.natslock.lock.orders.own", "", "KV-Operation", "DEL")
-		ended("orders.own") // else the answer below is that there is nothing
+		ended("orders.own") // otherwise the reply below is that there is nothing
 		insider.send(t, "$JS.API.DIRECT.GET.KV_natslock.$KV.natslock.lock.orders.own", "$KV.natslock.lock.users.2")
 		ended("users.2")
 		other := kit.Must(t, next.Lock, "users.2")
@@ -94,8 +94,8 @@ func TestInsiderReplySubject(t *testing.T) {
 	})
 }
 
-// TestTenants: behind an account's imports no user reaches the names of another account,
-// with a reply subject or without.
+// TestTenants checks that no user can reach another account's names through its imports,
+// with or without a reply subject.
 func TestTenants(t *testing.T) {
 	t.Parallel()
 	a := openTenants(t)
@@ -143,8 +143,9 @@ func TestTenants(t *testing.T) {
 	}
 }
 
-// TestInsiderOwnNames: a user that may write a record can write anything there, again and
-// again. An operator sees the record and ends it, once.
+// TestInsiderOwnNames shows that a user who may write a record can write anything there,
+// again and again. An operator sees the record and can end it, but the user can write
+// another one.
 func TestInsiderOwnNames(t *testing.T) {
 	t.Parallel()
 	a := open(t)
@@ -158,15 +159,15 @@ func TestInsiderOwnNames(t *testing.T) {
 	require.True(t, info.Holder.Unreadable)
 	require.NoError(t, admin.New(op.Client).Break(t.Context(), admin.BreakRequest{Kind: admin.KindMutex, Name: "orders.1", ID: info.Holder.ID, Reason: "rubbish", Immediately: true}))
 	l := kit.Must(t, user.Lock, "orders.1")
-	// Nothing obliges the user to write with a condition. The holder learns of the write.
+	// Nothing forces the user to write conditionally, but the holder learns of the write.
 	insider.send(t, "$KV.natslock.lock.orders.1", "")
 	kit.Receive(t, l.Context().Done(), "the end of the lock")
 	require.ErrorIs(t, l.Err(), natslock.ErrLost)
 }
 
-// TestInsiderNameOfAPrefix: the records of the waiters and readers of the lock "orders" are
-// below "orders.", one token deep. The users of "orders.>" write theirs two deep, so they
-// can neither hold that lock nor stand in its way.
+// TestInsiderNameOfAPrefix checks that the users of "orders.>" can neither hold the lock
+// "orders" nor stand in its way. The records of that lock's waiters and readers are one
+// token below "orders.", whereas those users write theirs two tokens below.
 func TestInsiderNameOfAPrefix(t *testing.T) {
 	t.Parallel()
 	a := open(t)
@@ -178,8 +179,8 @@ func TestInsiderNameOfAPrefix(t *testing.T) {
 	kit.Unlock(t, kit.Must(t, owner.rw.Lock, "orders"))
 }
 
-// TestInsiderUnrestricted: the bucket's settings refuse some changes to all users, and
-// leave others possible.
+// TestInsiderUnrestricted shows which changes the bucket's settings refuse to all users,
+// and which remain possible.
 func TestInsiderUnrestricted(t *testing.T) {
 	t.Parallel()
 	a := open(t)
@@ -194,7 +195,7 @@ func TestInsiderUnrestricted(t *testing.T) {
 	for _, change := range []func(*jetstream.StreamConfig){
 		func(c *jetstream.StreamConfig) { c.DenyPurge = false },
 		func(c *jetstream.StreamConfig) { c.DenyDelete = false },
-		func(c *jetstream.StreamConfig) { c.AllowRollup = true }, // one message could purge then
+		func(c *jetstream.StreamConfig) { c.AllowRollup = true }, // then one message could purge
 		func(c *jetstream.StreamConfig) { c.AllowMsgTTL = false },
 	} {
 		cfg := s.CachedInfo().Config
@@ -220,8 +221,8 @@ func TestInsiderUnrestricted(t *testing.T) {
 	kit.Unlock(t, next)
 }
 
-// TestInsiderForgesAnswers: answers to requests that were not made yet count for nothing,
-// even if a user guesses the numbers of the requests to come.
+// TestInsiderForgesAnswers checks that replies to requests that have not been made yet are
+// ignored, even if a user guesses the numbers of future requests.
 func TestInsiderForgesAnswers(t *testing.T) {
 	t.Parallel()
 	a := open(t)
@@ -257,8 +258,8 @@ func TestInsiderForgesAnswers(t *testing.T) {
 		}
 	}
 	require.NoError(t, insider.nc.Flush())
-	// All of them came before an answer that comes from the server. On a busy machine they
-	// still wait in the victim's subscription, and meet the requests of this loop.
+	// All of them arrived before a reply that comes from the server. On a busy machine they
+	// are still waiting in the victim's subscription and meet the requests of this loop.
 	require.Eventually(t, func() bool {
 		_, err := admin.New(victim.Client).Inspect(t.Context(), admin.KindMutex, "orders.1")
 		return err == nil
@@ -269,8 +270,8 @@ func TestInsiderForgesAnswers(t *testing.T) {
 	kit.Unlock(t, l)
 }
 
-// TestSecretsAreNotLogged: neither the contents of records nor the password of a user is in
-// a log or an error.
+// TestSecretsAreNotLogged checks that neither the contents of records nor a user's password
+// appears in a log or an error.
 func TestSecretsAreNotLogged(t *testing.T) {
 	t.Parallel()
 	a := open(t)
@@ -286,7 +287,7 @@ func TestSecretsAreNotLogged(t *testing.T) {
 	_, timeout := bounded(t, a.as("orders").Lock, "orders.1", meta, natslock.MaxWait(100*time.Millisecond))
 	require.ErrorIs(t, timeout, natslock.ErrTimeout)
 	a.s.Stop()
-	kit.Receive(t, l.Context().Done(), "the end of the lock") // lost, which is said
+	kit.Receive(t, l.Context().Done(), "the end of the lock") // lost, which is logged
 	require.ErrorIs(t, l.Err(), natslock.ErrLost)
 	_, down := bounded(t, u.TryLock, "orders.1", meta)
 	require.ErrorIs(t, down, natslock.ErrUnavailable)

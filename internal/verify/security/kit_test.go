@@ -33,15 +33,15 @@ const (
 	password = "change me"
 )
 
-// account is a server with the documented users, and another user for each of their
-// permissions, who lacks it. One more user may do everything.
+// account is a server with the documented users and, for each of their permissions,
+// another user who lacks it. One more user may do everything.
 type account struct {
 	t   *testing.T
 	s   *testutil.Server
-	eye jetstream.Stream // of last
+	eye jetstream.Stream // used by last
 }
 
-// lacking is the name of the user with a role's permissions but one.
+// lacking returns the name of the user who has all of a role's permissions but one.
 func lacking(role, permission string) string { return role + " without " + permission }
 
 // all is the user without restrictions.
@@ -73,7 +73,7 @@ func openTenants(t *testing.T) *account {
 	return &account{t: t, s: testutil.RunServer(t, testutil.WithConfigText(string(text)))}
 }
 
-// tenant is the client of an account that imports its part of the bucket.
+// tenant returns a client in an account that imports its part of the bucket.
 func (a *account) tenant(user string) *person {
 	a.t.Helper()
 	p := a.connect(user)
@@ -95,7 +95,7 @@ func without(u *server.User, permission string) *server.User {
 		Publish: rest(u.Permissions.Publish.Allow), Subscribe: rest(u.Permissions.Subscribe.Allow)}}
 }
 
-// permissions are those that the document gives to a role.
+// permissions returns the permissions that the document gives to a role.
 func permissions(t *testing.T, role string) []string {
 	t.Helper()
 	o, err := server.ProcessConfigFile(document)
@@ -109,7 +109,7 @@ func permissions(t *testing.T, role string) []string {
 	return nil
 }
 
-// person is a connection of a user.
+// person is a user with a connection and a client.
 type person struct {
 	*natslock.Client
 	rw  *rwlock.RWLock
@@ -120,7 +120,7 @@ type person struct {
 	refused []string
 }
 
-// connect connects as a user; roles lacking a permission use their role's inboxes.
+// connect connects as a user. A user who lacks a permission uses the inboxes of the role.
 func (a *account) connect(user string) *person {
 	a.t.Helper()
 	role, _, _ := strings.Cut(user, " ")
@@ -162,7 +162,7 @@ func (a *account) as(user string, opts ...natslock.Option) *person {
 	return p
 }
 
-// stream is the bucket as the user sees it who may do everything.
+// stream returns the bucket as seen by the user who may do everything.
 func (a *account) stream() jetstream.Stream {
 	a.t.Helper()
 	js, err := jetstream.New(a.connect(all).nc)
@@ -172,14 +172,14 @@ func (a *account) stream() jetstream.Stream {
 	return s
 }
 
-// complaints are the server's refusals to the connection.
+// complaints returns the server's refusals on this connection.
 func (p *person) complaints() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.refused)
 }
 
-// deniedPublish sends to a subject and reports whether the server refused it.
+// deniedPublish publishes m and reports whether the server refused it.
 func (p *person) deniedPublish(t *testing.T, m *nats.Msg) bool {
 	t.Helper()
 	require.NoError(t, p.nc.PublishMsg(m))
@@ -194,7 +194,7 @@ func (p *person) deniedSubscribe(t *testing.T, subject string) bool {
 	return p.denied(t, `Subscription to "`+subject+`"`)
 }
 
-// denied reports whether the server has complained: it does so before it answers the
+// denied reports whether the server has complained, which it does before it answers the
 // flush.
 func (p *person) denied(t *testing.T, what string) bool {
 	t.Helper()
@@ -203,7 +203,7 @@ func (p *person) denied(t *testing.T, what string) bool {
 	return err != nil && strings.Contains(err.Error(), what)
 }
 
-// acquire takes the permit of a semaphore that has one.
+// acquire takes the permit of a semaphore that has only one.
 func (p *person) acquire(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
 	return semaphore.New(p.Client, 1).Acquire(ctx, name, opts...)
 }
@@ -213,7 +213,8 @@ func bounded(t *testing.T, take kit.Taking, name string, opts ...natslock.LockOp
 	return take(kit.Bounded(t), name, opts...)
 }
 
-// forbidden expects an acquire to be refused for a permission, and soon.
+// forbidden requires that an acquire is refused for lack of a permission, and without
+// delay.
 func forbidden(t *testing.T, take kit.Taking, name string) {
 	t.Helper()
 	_, err := bounded(t, take, name)

@@ -19,7 +19,7 @@ import (
 
 const groupCount = 8
 
-// joined has a person run as a worker until leave. The error of Run arrives on ended.
+// joined has a person run as a worker until leave is called. The error of Run arrives on ended.
 func joined(t *testing.T, p *person, group, id string) (g *partition.Group, leave context.CancelFunc, ended <-chan error) {
 	ctx, leave := context.WithCancel(t.Context())
 	g = partition.New(p.Client, group, groupCount, partition.ID(id))
@@ -42,7 +42,7 @@ func joined(t *testing.T, p *person, group, id string) (g *partition.Group, leav
 	return g, leave, end
 }
 
-// shared has two workers join a group one after the other, share it, and the second one leave.
+// shared has two workers join a group one after the other and share it, after which the second one leaves.
 func shared(t *testing.T, group string, first, second *person, meanwhile func()) {
 	g, _, _ := joined(t, first, group, "first")
 	kit.Eventually(t, "the first one owns all", func() bool { return len(g.Owned()) == groupCount })
@@ -56,7 +56,7 @@ func shared(t *testing.T, group string, first, second *person, meanwhile func())
 }
 
 // TestRoleUserPartitions has two users with exactly the printed permissions share partitions, hand them over and take
-// them back. An observer that may read and not write sees the group, and cannot join it.
+// them back. An observer that may read but not write sees the group but cannot join it.
 func TestRoleUserPartitions(t *testing.T) {
 	t.Parallel()
 	a := open(t)
@@ -75,15 +75,15 @@ func TestRoleUserPartitions(t *testing.T) {
 		require.ErrorIs(t, <-ended, natslock.ErrPermission)
 	})
 	for _, p := range []*person{first, second} {
-		for _, what := range p.complaints() { // it goes on without these reads
+		for _, what := range p.complaints() { // the user carries on without these reads
 			require.Regexp(t, `Publish to "\$JS.API.(DIRECT.GET|STREAM.MSG.GET).KV_natslock"`, what)
 		}
 	}
 }
 
-// TestGroupUser: a worker needs the permissions of a user of GROUP.>, and of these what mutexes need. Without one that it
-// publishes to, or its inbox, Run returns ErrPermission or the bucket does not open. Without the subscription to the queues
-// nothing is returned: the worker does not learn that another one waits, and gives nothing up.
+// TestGroupUser checks that a worker needs those permissions of a user of GROUP.> that mutexes need. If its inbox or a
+// permission to publish is missing, Run returns ErrPermission or the bucket does not open. If the subscription to the
+// queues is missing, nothing is returned: the worker does not learn that another one waits, and gives nothing up.
 func TestGroupUser(t *testing.T) {
 	t.Parallel()
 	set, err := lockadmin.Permissions(lockadmin.Access{OwnOnly: true, Pattern: "fleet.>", Role: lockadmin.RoleUser, InboxPrefix: "_INBOX_fleet"})
@@ -105,7 +105,7 @@ func TestGroupUser(t *testing.T) {
 			o.Users = append(o.Users, without(fleet, p))
 		}
 	}))}
-	a.as(all) // makes the bucket
+	a.as(all) // creates the bucket
 	first := a.as("fleet")
 	shared(t, "fleet", first, a.as("fleet"), func() {})
 	require.Len(t, needed, 6)

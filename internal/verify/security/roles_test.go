@@ -17,7 +17,7 @@ import (
 	lockadmin "github.com/natslock/locks/natslock/admin"
 )
 
-// queued takes a lock that is held, whose holder releases it when a client waits.
+// queued takes a held lock whose holder releases it once a client waits.
 func queued(t *testing.T, held *natslock.Lock, waiter *person, take kit.Taking) time.Duration {
 	t.Helper()
 	type result struct {
@@ -41,8 +41,8 @@ func queued(t *testing.T, held *natslock.Lock, waiter *person, take kit.Taking) 
 	return r.at.Sub(released)
 }
 
-// TestRoleUser: the service can do everything with its own names, to its own
-// permissions alone.
+// TestRoleUser checks that the service can do everything with its own names, using nothing
+// but its own permissions.
 func TestRoleUser(t *testing.T) {
 	t.Parallel()
 	a := open(t)
@@ -84,7 +84,7 @@ func TestRoleUser(t *testing.T) {
 	require.Len(t, info.Readers, 1)
 	kit.Unlock(t, r)
 	for _, p := range []*person{u, other} {
-		// Reads that would show any key. It goes on without them.
+		// These reads would show any key, and the service carries on without them.
 		for _, what := range p.complaints() {
 			require.Regexp(t, `Publish to "\$JS.API.(DIRECT.GET|STREAM.MSG.GET).KV_natslock"`, what)
 		}
@@ -152,7 +152,7 @@ func TestRoleUserNeedsAll(t *testing.T) {
 			forbidden(t, u.TryLock, "orders.held")
 			kit.Unlock(t, kit.Must(t, u.Lock, "orders.untouched"))
 		},
-		"natslock.natslock.*.*.orders.>": func(user string) { // slower, and it says so
+		"natslock.natslock.*.*.orders.>": func(user string) { // slower, which it reports
 			u := a.as(user)
 			queued(t, kit.Must(t, full.Lock, "orders.deaf"), u, u.Lock)
 			l := kit.Must(t, u.Lock, "orders.deaf", natslock.TTL(time.Second))
@@ -172,8 +172,8 @@ func TestRoleUserNeedsAll(t *testing.T) {
 	kit.Unlock(t, taken)
 }
 
-// oneByOne runs the expectations of a role without each of its permissions, and wants one
-// expectation for each.
+// oneByOne runs a role's expectations without each of its permissions in turn, and
+// requires one expectation for each.
 func oneByOne(t *testing.T, role string, expect map[string]func(user string)) {
 	t.Helper()
 	for _, p := range permissions(t, role) {
@@ -185,7 +185,7 @@ func oneByOne(t *testing.T, role string, expect map[string]func(user string)) {
 	require.Empty(t, expect, "expected of permissions that nobody has")
 }
 
-// TestRoleObserver: it sees everything and changes nothing.
+// TestRoleObserver checks that an observer sees everything and changes nothing.
 func TestRoleObserver(t *testing.T) {
 	t.Parallel()
 	a := open(t)
@@ -214,7 +214,7 @@ func TestRoleObserver(t *testing.T) {
 			_, err := a.try(user)
 			require.ErrorIs(t, err, natslock.ErrPermission)
 		},
-		"$JS.API.DIRECT.GET.KV_natslock": func(user string) { // one request for each record instead
+		"$JS.API.DIRECT.GET.KV_natslock": func(user string) { // one request per record instead
 			o := a.as(user)
 			require.Equal(t, 1, o.list(t))
 			require.NotEmpty(t, o.complaints())
@@ -225,7 +225,7 @@ func TestRoleObserver(t *testing.T) {
 		},
 		"$JS.API.STREAM.INFO.HISTORY_natslock": without,
 		"$JS.API.DIRECT.GET.HISTORY_natslock":  without,
-		"natslock.natslock.>": func(user string) { // it sees no changes, only the records that are there
+		"natslock.natslock.>": func(user string) { // it sees no changes, only the existing records
 			o := a.as(user)
 			seen := o.watch(t)
 			require.NoError(t, o.nc.Flush())
@@ -246,7 +246,7 @@ func TestRoleObserver(t *testing.T) {
 	kit.Unlock(t, l)
 }
 
-// history makes the history of the bucket.
+// history creates the history of the bucket.
 func (a *account) history() jetstream.Stream {
 	a.t.Helper()
 	js, err := jetstream.New(a.connect(all).nc)
@@ -269,7 +269,7 @@ func (p *person) history(t *testing.T) error {
 	return nil
 }
 
-// list counts the locks that are listed.
+// list returns the number of locks that are listed.
 func (p *person) list(t *testing.T) (n int) {
 	t.Helper()
 	for info, err := range lockadmin.New(p.Client).List(t.Context(), ">") {
@@ -280,8 +280,8 @@ func (p *person) list(t *testing.T) (n int) {
 	return n
 }
 
-// watch returns when the subscription is in place. Its result reports whether an event was
-// seen since the call.
+// watch returns once the subscription is in place. The returned function reports whether
+// an event has been seen since.
 func (p *person) watch(t *testing.T) (seen func(lockadmin.EventType) bool) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	events := make(chan lockadmin.EventType, 100)
@@ -307,7 +307,8 @@ func (p *person) watch(t *testing.T) (seen func(lockadmin.EventType) bool) {
 	}
 }
 
-// TestRoleOperator: it ends holders, writers and readers, and does nothing else.
+// TestRoleOperator checks that an operator can end holders, writers and readers, and do
+// nothing else.
 func TestRoleOperator(t *testing.T) {
 	t.Parallel()
 	a := open(t)
@@ -333,7 +334,7 @@ func TestRoleOperator(t *testing.T) {
 			_, err := a.try(user)
 			require.ErrorIs(t, err, natslock.ErrPermission)
 		},
-		"$JS.API.DIRECT.GET.KV_natslock": func(user string) { // one request for each record instead
+		"$JS.API.DIRECT.GET.KV_natslock": func(user string) { // one request per record instead
 			l := kit.Must(t, takes["$KV.natslock.lock.>"].take, "orders.1")
 			require.Equal(t, 1, a.as(user).list(t))
 			kit.Unlock(t, l)
@@ -368,14 +369,15 @@ func TestRoleOperator(t *testing.T) {
 	require.Empty(t, op.complaints())
 	oneByOne(t, "operator", expect)
 
-	// A break is a write, so an operator can take a lock that is free. It cannot queue.
+	// A break is a write, so an operator can take a free lock, but it cannot queue.
 	kit.Unlock(t, kit.Must(t, op.TryLock, "free"))
 	l := kit.Must(t, user.Lock, "orders.1")
 	forbidden(t, op.Lock, "orders.1")
 	kit.Unlock(t, l)
 }
 
-// TestRoleAdmin: it makes the bucket.
+// TestRoleAdmin checks that the admin role can create the bucket, and what it needs for
+// that.
 func TestRoleAdmin(t *testing.T) {
 	t.Parallel()
 	for _, p := range permissions(t, "admin") {
@@ -391,7 +393,7 @@ func TestRoleAdmin(t *testing.T) {
 				require.Contains(t, admin.log.String(), `created lock bucket" bucket=natslock account=""`)
 				return
 			}
-			if p == "$JS.API.INFO" { // the answer to the making names the server's version too
+			if p == "$JS.API.INFO" { // the reply to the creation names the server's version too
 				require.NoError(t, err)
 				return
 			}
@@ -404,8 +406,8 @@ func TestRoleAdmin(t *testing.T) {
 	}
 }
 
-// TestRolesAreRefusedTheRest: the server refuses everything that is not in a role's list,
-// and the bucket is as it was.
+// TestRolesAreRefusedTheRest checks that the server refuses everything that is not in a
+// role's list and that the bucket stays as it was.
 func TestRolesAreRefusedTheRest(t *testing.T) {
 	t.Parallel()
 	a := open(t)
@@ -417,7 +419,7 @@ func TestRolesAreRefusedTheRest(t *testing.T) {
 	}
 	dest := a.stream().CachedInfo().Config.RePublish.Destination
 	notices := strings.TrimSuffix(dest, ">")
-	publishes := map[string]string{ // by the subject, the roles that may nevertheless
+	publishes := map[string]string{ // by subject, the roles that are allowed to all the same
 		"$JS.API.STREAM.DELETE.KV_natslock":                         "",
 		"$JS.API.STREAM.PURGE.KV_natslock":                          "",
 		"$JS.API.STREAM.UPDATE.KV_natslock":                         "",
@@ -450,7 +452,7 @@ func TestRolesAreRefusedTheRest(t *testing.T) {
 		"$KV.natslock.swait.users.1.x":                              "",
 		"$KV.natslock.probe":                                        "",
 		notices + "lock.orders.1":                                   "", // nobody forges a notification
-		"_INBOX_orders.x.1":                                         "", // nor an answer
+		"_INBOX_orders.x.1":                                         "", // nor a reply
 		"_INBOX.x.1":                                                "",
 	}
 	subscriptions := map[string]string{
@@ -500,7 +502,8 @@ func TestRolesAreRefusedTheRest(t *testing.T) {
 	}
 }
 
-// TestDocumentHasThem holds SECURITY.md to the service's permissions as they are tested.
+// TestDocumentHasThem checks that SECURITY.md shows the service's permissions as they are
+// tested here.
 func TestDocumentHasThem(t *testing.T) {
 	t.Parallel()
 	document, err := os.ReadFile("../../../SECURITY.md")

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) { kit.LeakCheck(m) }
 
 const stream = "KV_natslock"
 
-// client is one with everything that a test looks at.
+// client is a client with everything that a test looks at.
 type client struct {
 	*natslock.Client
 	nc   *nats.Conn
@@ -69,7 +69,7 @@ type handle interface {
 	Unlock(context.Context) error
 }
 
-// kinds are the ways to hold something, once for each client.
+// kinds are the ways in which each client holds something.
 var kinds = map[string]struct {
 	lock func(ctx context.Context, c *natslock.Client) (handle, error)
 	try  func(ctx context.Context, c *natslock.Client) (handle, error)
@@ -110,24 +110,24 @@ type term struct{ *election.Term }
 
 func (t term) Unlock(ctx context.Context) error { return t.Resign(ctx) }
 
-// verdict is what a setting is for a client.
+// verdict is what a setting means for a client.
 type verdict int
 
 const (
 	refused verdict = iota // the server refuses the update
 	unfit
 	worse
-	nothing // the server takes the update, and changes nothing
+	nothing // the server accepts the update, and nothing changes
 )
 
-// changes are all settings of the table in docs/protocol/reference.md.
+// changes are all settings in the table of docs/protocol/reference.md.
 var changes = []struct {
 	setting string
 	set     func(*jetstream.StreamConfig)
 	want    verdict
-	gone    bool          // the server removes or refuses records: leases end, and nothing is released
-	within  time.Duration // how soon a lock comes to the next waiter. 0: at once
-	silent  bool          // a watch ends, since nothing is published
+	gone    bool          // the server removes or refuses records, so leases end and nothing is released
+	within  time.Duration // how soon the next waiter gets a lock; 0: immediately
+	silent  bool          // a watch ends because nothing is published
 }{
 	{setting: "max_msgs_per_subject", set: func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = 2 }, want: unfit},
 	{setting: "allow_msg_ttl", set: func(c *jetstream.StreamConfig) { c.AllowMsgTTL = false }},
@@ -165,8 +165,8 @@ var changes = []struct {
 	{setting: "first_seq", set: func(c *jetstream.StreamConfig) { c.FirstSeq = 1 }, want: nothing},
 }
 
-// Each setting is changed while a client holds a lock of each kind and another waits for it.
-// Both reconnect, and so verify the bucket.
+// Each setting is changed while a client holds a lock of each kind and another client waits
+// for it. Both clients reconnect, and therefore verify the bucket.
 func TestChanges(t *testing.T) {
 	for _, ch := range changes {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -210,7 +210,7 @@ func TestChanges(t *testing.T) {
 			require.NoError(t, err)
 			sc := str.CachedInfo().Config
 			fit := sc
-			str, err = js.Stream(t.Context(), stream) // the change must not reach into what it is restored from
+			str, err = js.Stream(t.Context(), stream) // the change must not affect what it is restored from
 			require.NoError(t, err)
 			sc = str.CachedInfo().Config
 			ch.set(&sc)
@@ -229,8 +229,8 @@ func TestChanges(t *testing.T) {
 				for kind, k := range kinds {
 					select {
 					case err = <-next[kind]:
-						// A record that the server has removed keeps nobody out: it may have
-						// been granted before the client knew.
+						// A record that the server has removed keeps nobody out, so the lock
+						// may have been granted before the client knew.
 						if err != nil || !ch.gone {
 							require.ErrorIs(t, err, kvstore.ErrBucketConfig, "%s: %s", ch.setting, kind)
 						}
@@ -303,7 +303,7 @@ func TestChanges(t *testing.T) {
 					t.Fatalf("%s: the watch is silent", ch.setting)
 				}
 			} else {
-				time.Sleep(time.Second) // the last events arrive
+				time.Sleep(time.Second) // until the last events have arrived
 				seen := map[admin.EventType]int{}
 				for range len(events) {
 					seen[(<-events).Type]++
@@ -316,7 +316,7 @@ func TestChanges(t *testing.T) {
 	}
 }
 
-// How soon a change is noticed that no reconnect follows.
+// TestNoticed checks how soon a change that no reconnect follows is noticed.
 func TestNoticed(t *testing.T) {
 	for who, c := range map[string]struct {
 		within time.Duration
@@ -343,7 +343,7 @@ func TestNoticed(t *testing.T) {
 		"holds": {5*time.Minute + 7*time.Second, func(t *testing.T, c *client) {
 			l, err := c.Lock(t.Context(), "other")
 			require.NoError(t, err)
-			t.Cleanup(func() { runtime.KeepAlive(l) }) // or it is renewed no more
+			t.Cleanup(func() { runtime.KeepAlive(l) }) // otherwise it would no longer be renewed
 		}},
 	} {
 		testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {

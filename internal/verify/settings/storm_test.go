@@ -18,8 +18,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// Clients contend while the settings change, to worse and to unfit ones, and back: nobody is
-// inside beside another, tokens rise, and at the end everybody gets in.
+// Clients contend while the settings change, to worse and to unfit ones, and back. No two of
+// them are ever inside together, tokens rise, and in the end everybody gets in.
 func TestStorm(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		js, err := jetstream.New(s.Connect())
@@ -78,7 +78,7 @@ func TestStorm(t *testing.T) {
 		made := 0
 		for round := range changes {
 			ch := changes[round]
-			if ch.want == refused || ch.gone { // which remove the records of holders
+			if ch.want == refused || ch.gone { // these remove the records of holders
 				continue
 			}
 			info, err := str.Info(t.Context())
@@ -96,7 +96,7 @@ func TestStorm(t *testing.T) {
 			changed, err = kvstore.Repaired(kvstore.Config{}, changed)
 			require.NoError(t, err)
 			sc = changed.Config
-			if sc.Metadata["natslock.protocol"] != "3" { // which is no repair, but for this test
+			if sc.Metadata["natslock.protocol"] != "3" { // not a repair, except in this test
 				sc.Metadata["natslock.protocol"] = "3"
 			}
 			sc.MaxBytes, sc.Discard = -1, jetstream.DiscardNew
@@ -109,7 +109,7 @@ func TestStorm(t *testing.T) {
 			made++
 		}
 		before := grants.Load()
-		time.Sleep(10 * time.Second) // each client has verified the bucket again
+		time.Sleep(10 * time.Second) // until each client has verified the bucket again
 		require.Greater(t, grants.Load(), before+100)
 		for _, c := range clients {
 			require.NoError(t, c.Healthy())

@@ -27,12 +27,12 @@ func TestMain(m *testing.M) {
 	kit.LeakCheck(m)
 }
 
-// register is what is known of those inside, by name.
+// register records who is inside, by name.
 type register struct {
 	t  *testing.T
 	mu sync.Mutex
 
-	work   map[string]context.Context // of the last holder
+	work   map[string]context.Context // the last holder's
 	tokens map[string]uint64
 	events map[string]int
 	grants int
@@ -45,7 +45,7 @@ func (r *register) note(event string) {
 	r.events[event]++
 }
 
-// enter notes that the holder of locks begins to work.
+// enter records that the holder of locks begins to work.
 func (r *register) enter(l *natslock.LockSet, waited time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -70,7 +70,7 @@ type stroller struct {
 	rng  *rand.Rand
 	bad  bool // its writes meet faults
 
-	long time.Duration // of the simulation
+	long time.Duration // the length of the simulation
 }
 
 const strollTTL = 5 * time.Second
@@ -80,10 +80,10 @@ type line struct {
 	cut, heal, crash func()
 }
 
-// dial makes a client over a new line.
+// dial creates a client over a new line.
 type dial func(opts ...natslock.Option) (line, *natslock.Client, error)
 
-// onServer makes clients of a real server.
+// onServer creates clients of a real server.
 func onServer(s *testutil.Server) dial {
 	return func(opts ...natslock.Option) (line, *natslock.Client, error) {
 		nc, link := s.ConnectLink(nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
@@ -92,7 +92,7 @@ func onServer(s *testutil.Server) dial {
 	}
 }
 
-// inMemory makes clients of a bucket in memory.
+// inMemory creates clients of an in-memory bucket.
 func inMemory(t *testing.T, m *kvstore.Memory) dial {
 	return func(opts ...natslock.Option) (line, *natslock.Client, error) {
 		l := kit.NewLine(m)
@@ -102,7 +102,7 @@ func inMemory(t *testing.T, m *kvstore.Memory) dial {
 	}
 }
 
-// wake makes the client, again after a crash.
+// wake creates the client, and re-creates it after a crash.
 func (m *stroller) wake(t *testing.T) bool {
 	if m.Client != nil {
 		return true
@@ -119,7 +119,7 @@ func (m *stroller) wake(t *testing.T) bool {
 	return assert.NoError(t, err)
 }
 
-// die is a crash: the process is gone, and its records are not.
+// die simulates a crash: the process is gone, but its records are not.
 func (m *stroller) die() {
 	m.line.crash()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -129,7 +129,7 @@ func (m *stroller) die() {
 	m.reg.note("crash")
 }
 
-// stroll locks a set, once, and works.
+// stroll locks a set once and works.
 func (m *stroller) stroll(t *testing.T, names int) {
 	var set []string
 	for range 1 + m.rng.IntN(5) {
@@ -139,9 +139,9 @@ func (m *stroller) stroll(t *testing.T, names int) {
 	defer kill()
 	cut := m.line.cut
 	crashed := time.AfterFunc(24*time.Hour, func() { cut(); kill() })
-	// A shorter simulation has as many crashes.
+	// A shorter simulation has just as many crashes.
 	crashes := m.rng.IntN(max(int(24*min(m.long.Hours(), 1)), 3)) == 0
-	if crashes { // while it waits, most likely, or while it works
+	if crashes { // most likely while it waits, or else while it works
 		crashed.Reset(time.Duration(m.rng.IntN(40_000)) * time.Millisecond)
 	}
 	begun := time.Now()
@@ -168,7 +168,7 @@ func (m *stroller) stroll(t *testing.T, names int) {
 	m.reg.enter(l, time.Since(begun))
 	work := time.NewTimer(time.Duration(m.rng.IntN(3000)) * time.Millisecond)
 	outage := !crashes && m.rng.IntN(40) == 0
-	if outage { // the server is away for a while, and the work goes on
+	if outage { // the server is away for a while, but the work goes on
 		m.line.cut()
 		work.Reset(2 * strollTTL)
 	}
@@ -194,7 +194,7 @@ func (m *stroller) stroll(t *testing.T, names int) {
 	time.Sleep(time.Duration(m.rng.IntN(6000)) * time.Millisecond)
 }
 
-// refusal names the error of an acquire.
+// refusal returns the name of an acquire's error.
 func refusal(err error) string {
 	for _, known := range []error{natslock.ErrLocked, natslock.ErrLost, natslock.ErrUnavailable, natslock.ErrTimeout} {
 		if errors.Is(err, known) {
@@ -204,10 +204,11 @@ func refusal(err error) string {
 	return err.Error()
 }
 
-// TestLockAll: for a quarter of an hour of fake time, and an hour in the proof tier, twenty clients
-// lock random sets of ten names in memory. Clients crash while they wait and while they work, and
-// lose the connection for a while. The writes of half of them meet faults. No two clients are
-// inside one lock, tokens rise, every client gets its locks, and nothing is left in the end.
+// TestLockAll has twenty clients lock random sets of ten names in memory, for a quarter of an hour
+// of fake time, or for an hour in the proof tier. Clients crash while they wait and while they
+// work, and lose the connection for a while. The writes of half of them meet faults. No two clients
+// are ever inside one lock, tokens rise, every client gets its locks, and nothing is left in the
+// end.
 func TestLockAll(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -218,20 +219,20 @@ func TestLockAll(t *testing.T) {
 	})
 }
 
-// TestLockAllServer is TestLockAll on a real server, for some minutes by default.
+// TestLockAllServer is TestLockAll on a real server, for a few minutes by default.
 func TestLockAllServer(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		dial := onServer(s)
 		_, first, err := dial()
-		require.NoError(t, err) // the bucket is there
+		require.NoError(t, err) // the bucket now exists
 		require.NoError(t, first.Close(context.Background()))
 		strollers(t, seed, span(5*time.Minute), dial, kit.OpenStore(t, s.Connect()))
 	})
 }
 
-// span is how long a storm lasts, which is brief by default.
+// span returns how long a storm lasts, which is brief by default.
 func span(brief time.Duration) time.Duration {
 	if tier.IsProof() {
 		return machine.Quarter(time.Hour)

@@ -18,30 +18,30 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// bucket is where the locks of a simulation are: on a server, or in memory.
+// bucket contains the locks of a simulation, on a server or in memory.
 type bucket interface {
-	// line is the connection of another client.
+	// line returns the connection of another client.
 	line() line
-	// tap has a recorder record all changes from now on.
+	// tap makes a recorder record all changes from now on.
 	tap(rec *history.Recorder)
-	// records lists what is there.
+	// records lists the existing records.
 	records() []kvstore.Record
-	// remove writes a tombstone as the nats command does, and returns its revision.
+	// remove writes a tombstone as the nats command does and returns its revision.
 	remove(key string) (uint64, error)
-	// left lists the records that are there in the end.
+	// left lists the records that remain in the end.
 	left() []string
-	// close ends what the simulation has used beside the clients.
+	// close ends whatever the simulation has used apart from the clients.
 	close()
 }
 
-// line is a client's connection, to be disturbed.
+// line is a client's connection, which can be disturbed.
 type line interface {
 	Cut()
 	Heal()
 	Blackhole(on bool)
 
 	client(ctx context.Context, opts ...natslock.Option) (*natslock.Client, error)
-	// left says what closed clients have left, if they have.
+	// left returns what closed clients have left behind, if anything.
 	left() string
 }
 
@@ -66,7 +66,7 @@ type onServer struct {
 type serverLine struct {
 	*testutil.Link
 	nc   *nats.Conn
-	subs int // of the connection, before the first lock
+	subs int // on the connection, before the first lock
 }
 
 func (b *onServer) line() line {
@@ -99,7 +99,7 @@ func (b *onServer) tap(rec *history.Recorder) {
 func (b *onServer) records() []kvstore.Record {
 	l, err := b.store.List(context.Background(), ">", 0)
 	if err != nil {
-		return nil // the server is not there
+		return nil // the server is down
 	}
 	return l.Records
 }
@@ -121,8 +121,8 @@ func (b *onServer) remove(key string) (uint64, error) {
 func (b *onServer) left() []string { return kit.KeysLeft(b.t, b.raw) }
 func (b *onServer) close()         { b.store.Close() }
 
-// crash starts the server again, which has then forgotten the TTLs of all records that it
-// has stored. The tap is connected before the clients are, so it records all of their
+// crash restarts the server, which has then forgotten the TTLs of all records that it has
+// stored. The tap is connected before the clients are, so it records all of their
 // changes.
 func (b *onServer) crash(clients []*client) {
 	for _, c := range clients {

@@ -17,15 +17,15 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// TestSimRuns has several goroutines of each client contend for a few locks in memory, one
-// right after the other. Half of the plans have no faults.
+// TestSimRuns has several goroutines of each client contend for a few locks in memory, taking
+// them back to back. Half of the plans have no faults.
 func TestSimRuns(t *testing.T) {
 	hours := cmp.Or(*simHours, 1)
 	seeds(t, 6, func(seed uint64) plan { return crowdOf(seed, hours).inMemory() }, leastInCrowd)
 }
 
-// TestSimRunsServer is TestSimRuns on a real server. In the default tier it has one short plan,
-// with faults.
+// TestSimRunsServer is TestSimRuns on a real server. In the default tier it runs one short
+// plan, with faults.
 func TestSimRunsServer(t *testing.T) {
 	hours := cmp.Or(*simHours, 1)
 	if tier.IsProof() {
@@ -39,7 +39,7 @@ func TestSimRunsServer(t *testing.T) {
 	}, leastInCrowd)
 }
 
-// leastInCrowd are the counts that each plan of TestSimRuns must have.
+// leastInCrowd returns the counts that each plan of TestSimRuns must reach.
 func leastInCrowd(p plan) map[string]int {
 	least := map[string]int{"grants": p.rounds}
 	if p.turn > 0 || p.rws > 0 {
@@ -48,7 +48,7 @@ func leastInCrowd(p plan) map[string]int {
 	return least
 }
 
-// TestSimRunsBrief has a few small plans that together go through everything that runs do.
+// TestSimRunsBrief runs a few small plans that together cover everything that runs do.
 func TestSimRunsBrief(t *testing.T) { testRunsBrief(t, true) }
 
 // TestSimRunsBriefServer is TestSimRunsBrief on a real server.
@@ -113,7 +113,7 @@ func testRunsBrief(t *testing.T, memory bool) {
 	}
 }
 
-// crowdOf makes a plan of a seed. Its hours bound it. Mostly its rounds end it before.
+// crowdOf makes a plan from a seed. Its hours bound it, but its rounds usually end it earlier.
 func crowdOf(seed uint64, hours float64) plan {
 	rng := rand.New(rand.NewPCG(seed, 5))
 	pick := func(ds ...time.Duration) time.Duration { return ds[rng.IntN(len(ds))] }
@@ -126,9 +126,9 @@ func crowdOf(seed uint64, hours float64) plan {
 		lag:  pick(100*time.Microsecond, 250*time.Microsecond, 2*time.Millisecond),
 		hold: pick(time.Microsecond, 300*time.Microsecond, 5*time.Millisecond), think: pick(time.Microsecond, 3*time.Millisecond, 60*time.Millisecond),
 	}
-	p.think = min(p.think, 3*time.Millisecond+10*p.hold) // or hardly anybody waits
+	p.think = min(p.think, 3*time.Millisecond+10*p.hold) // or hardly anybody would wait
 	if seed%4 > 1 {
-		p.rws, p.rounds, p.crowd = 1, machine.Quarter(100), 3+p.crowd%2 // readers overlap: longer stretches take long to judge
+		p.rws, p.rounds, p.crowd = 1, machine.Quarter(100), 3+p.crowd%2 // readers overlap, and longer stretches take long to judge
 	}
 	p.linger = pick(0, 0, 5*time.Millisecond, 10*time.Second)
 	if seed%2 == 0 {
@@ -145,10 +145,10 @@ func crowdOf(seed uint64, hours float64) plan {
 	return p
 }
 
-// notice is how long it may take until a client knows of the place of another client.
-// Without faults the notification takes a way. The client's own write, which others of
-// its goroutines may join, takes one more until it is answered. Where notifications are
-// lost, a list of the last second shows the place.
+// notice returns how long it may take a client to learn of another client's place. Without
+// faults, the notification takes one trip, and the client's own write, which others of its
+// goroutines may join, takes another one until it is answered. If notifications are lost, a
+// list from the last second shows the place.
 func (p plan) notice() time.Duration {
 	if p.calm {
 		return 2*p.lag + time.Microsecond
@@ -156,7 +156,7 @@ func (p plan) notice() time.Duration {
 	return time.Second + 4*p.lag + 10*time.Millisecond
 }
 
-// press takes a lock among many, and does what a holder may do.
+// press takes a lock in a crowd and does what a holder may do.
 func (m *sim) press(rng *rand.Rand, c *client) {
 	if rng.IntN(3) > 0 {
 		time.Sleep(rand2(rng, m.think))
@@ -222,7 +222,7 @@ func (m *sim) press(rng *rand.Rand, c *client) {
 	}
 }
 
-// reopen closes a client, with all locks that it holds and waits for, and lets another
+// reopen closes a client, with all the locks that it holds and waits for, and lets another
 // client take its place.
 func (m *sim) reopen(c *client, i int) {
 	c.cuts <- struct{}{}
@@ -239,7 +239,7 @@ func (m *sim) reopen(c *client, i int) {
 	m.disturb(c, i, true)
 }
 
-// count adds the faults that have hit a client's notifications.
+// count adds up the faults that have hit a client's notifications.
 func (m *sim) count(f *faults.Store) {
 	n := f.Counts()
 	m.rec.Count("notification dropped", n.EventsDropped)

@@ -12,21 +12,21 @@ import (
 	"github.com/natslock/locks/internal/verify/tier"
 )
 
-// TestSimSemaphores has clients contend for the permits of semaphores in memory, while
-// everything goes wrong that can there. Every third seed has clients that know of different
-// numbers of permits.
+// TestSimSemaphores has clients contend for the permits of semaphores in memory while
+// everything goes wrong that can go wrong there. Every third seed has clients that know of
+// different numbers of permits.
 func TestSimSemaphores(t *testing.T) {
 	hours := cmp.Or(*simHours, machine.Quarter(0.4))
 	seeds(t, 3, func(seed uint64) plan { return permitsOf(seed, hours).inMemory() }, leastPermits, happened...)
 }
 
-// leastPermits are the counts that each plan of TestSimSemaphores must have.
+// leastPermits returns the counts that each plan of TestSimSemaphores must reach.
 func leastPermits(p plan) map[string]int {
 	return map[string]int{"grants": int(100 * p.hours), "queued": int(20 * p.hours), "remake ok": p.remakes}
 }
 
-// TestSimSemaphoresServer is TestSimSemaphores on a real server. It starts again and forgets
-// TTLs, links are cut, and the bucket is re-created.
+// TestSimSemaphoresServer is TestSimSemaphores on a real server. The server restarts and
+// forgets TTLs, links are cut, and the bucket is re-created.
 func TestSimSemaphoresServer(t *testing.T) {
 	if tier.IsProof() {
 		hours := cmp.Or(*simHours, machine.Quarter(0.4))
@@ -41,7 +41,7 @@ func TestSimSemaphoresServer(t *testing.T) {
 	}, leastPermits, onlyServer...)
 }
 
-// permitsOf makes a plan of a seed: a lock of the others beside one or two semaphores.
+// permitsOf makes a plan from a seed, with one or two semaphores and no other locks.
 func permitsOf(seed uint64, hours float64) plan {
 	p := planOf(seed, hours)
 	rng := rand.New(rand.NewPCG(seed, 7))
@@ -58,8 +58,7 @@ func permitsOf(seed uint64, hours float64) plan {
 	return p
 }
 
-// TestSimSemaphoresBrief has many goroutines take the permits of one semaphore, one right
-// after the other.
+// TestSimSemaphoresBrief has many goroutines take the permits of one semaphore back to back.
 func TestSimSemaphoresBrief(t *testing.T) { testSemaphoresBrief(t, true) }
 
 // TestSimSemaphoresBriefServer is TestSimSemaphoresBrief on a real server.
@@ -79,8 +78,8 @@ func testSemaphoresBrief(t *testing.T, memory bool) {
 		"two numbers": func(p *plan) { p.permits = func(client, _ int) int { return 2 + client%2*2 } },
 		"unnotified":  func(p *plan) { p.hours, p.hold, p.rates.DropEvent, p.blind = machine.Half(0.1), time.Second, 0.9, 0.5 },
 		"disturbed": func(p *plan) {
-			// Each waiter has a place: with more of them the outages of those before it
-			// keep one waiting for longer than check 6 wants.
+			// Each waiter has a place. With more waiters, the outages of those ahead would
+			// keep one waiting for longer than check 6 allows.
 			p.clients, p.workers, p.hours = 4, 2, machine.Quarter(0.1)
 			p.meddles, p.outages = time.Second, 20*time.Second
 			p.rates = faults.Rates{Drop: 0.01, LoseAnswer: 0.02, DelayAnswer: 0.02, MaxDelay: 300 * time.Millisecond, DropEvent: 0.05}

@@ -16,16 +16,16 @@ import (
 )
 
 const (
-	shrinking = time.Minute // bounds the time in which a plan is made smaller
-	tries     = 3           // a smaller plan has to fail: two runs of a plan differ
+	shrinking = time.Minute // limits the time spent on making a plan smaller
+	tries     = 3           // runs in which a smaller plan may fail, because two runs of a plan differ
 )
 
 var (
 	simPlan = flag.String("plan", "", "the plan of the seed, as a failing test prints it: clients=2 mutexes=1 ...")
-	shrunk  sync.Once // other plans that fail are not made smaller
+	shrunk  sync.Once // other plans that fail are not shrunk
 )
 
-// settings returns what -plan sets of a plan.
+// settings returns the settings of a plan that -plan can set.
 func (p *plan) settings() *flag.FlagSet {
 	s := flag.NewFlagSet("plan", flag.ContinueOnError)
 	for name, n := range map[string]*int{
@@ -49,7 +49,7 @@ func (p *plan) settings() *flag.FlagSet {
 	return s
 }
 
-// set applies the value of -plan: a setting without a value is zero.
+// set applies the value of -plan, in which a setting that is missing is zero.
 func (p *plan) set(text string) error {
 	p.settings().VisitAll(func(f *flag.Flag) { _ = f.Value.Set("0") })
 	for _, c := range strings.Fields(text) {
@@ -61,7 +61,7 @@ func (p *plan) set(text string) error {
 	return nil
 }
 
-// String returns the settings as -plan takes them.
+// String returns the settings in the form that -plan accepts.
 func (p plan) String() string {
 	var all []string
 	p.settings().VisitAll(func(f *flag.Flag) {
@@ -96,12 +96,12 @@ func (p plan) smaller(f *flag.Flag) (all []plan) {
 	return all
 }
 
-// shrink makes a plan that has failed smaller, one setting after the other, until no smaller
-// one fails. It returns the smallest that has failed.
+// shrink makes a failing plan smaller, one setting after another, until no smaller plan fails.
+// It returns the smallest plan that has failed.
 func shrink(p plan, fails func(plan) bool) plan {
-	names := []string{"hours"} // first: it makes the others fast
+	names := []string{"hours"} // first, because it makes the others fast
 	p.settings().VisitAll(func(f *flag.Flag) { names = append(names, f.Name) })
-	for since := 0; since < len(names); since++ { // the last success
+	for since := 0; since < len(names); since++ { // since the last success
 		for all := p.smaller(p.settings().Lookup(names[0])); len(all) > 0; all = all[1:] {
 			for n := 0; n < tries; n++ {
 				if q := all[0]; fails(q) {
@@ -115,9 +115,9 @@ func shrink(p plan, fails func(plan) bool) plan {
 	return p
 }
 
-// verify simulates a plan and judges what happens. It prints a plan that fails, makes it
-// smaller for a minute, and fails with the history of the smallest plan that broke one of the
-// same checks.
+// verify simulates a plan and judges what happens. If the plan fails, verify prints it, shrinks
+// it for a minute, and fails with the history of the smallest plan that broke one of the same
+// checks.
 func verify(t *testing.T, p plan, test string, least map[string]int) *history.History {
 	t.Helper()
 	if *simPlan != "" {
@@ -158,8 +158,8 @@ func verify(t *testing.T, p plan, test string, least map[string]int) *history.Hi
 	return h
 }
 
-// Of a plan that fails by some of its settings, in one run of two, shrink leaves these, as small
-// as they may be. What it prints makes the same plan again.
+// If a plan fails because of some of its settings, in every other run, shrink leaves only those,
+// as small as possible. What it prints makes the same plan again.
 func TestShrink(t *testing.T) {
 	p := planOf(1, 1)
 	p.clients, p.workers, p.rws, p.forge = 5, 4, 2, time.Minute

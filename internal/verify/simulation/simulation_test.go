@@ -39,33 +39,33 @@ func TestMain(m *testing.M) {
 	kit.LeakCheck(m)
 }
 
-// plan is the parameters of a simulation.
+// plan holds the parameters of a simulation.
 type plan struct {
-	memory                   bool // the bucket is in memory: there are no crashes and no remakes
+	memory                   bool // the bucket is in memory, so there are no crashes and no remakes
 	seed                     uint64
 	hours                    float64
 	clients, workers         int
 	mutexes, rws, sems       int
-	permits                  func(client, sem int) int // that a client knows of
+	permits                  func(client, sem int) int // that a client knows about
 	ttl, think, hold, linger time.Duration             // and how long a lock lingers
 	watchAfter               time.Duration
 	outages, meddles, forge  time.Duration // how often, for each client; 0: never
-	crashes                  time.Duration // how often the server starts again and has forgotten all TTLs; 0: never
+	crashes                  time.Duration // how often the server restarts and forgets all TTLs; 0: never
 	remakes                  int
 	rates                    faults.Rates
 
-	rounds int           // of a goroutine in a crowd; 0: a crowd once in a while
+	rounds int           // per goroutine in a crowd; 0: a crowd once in a while
 	crowd  int           // goroutines of a client that ask one after the other
 	turn   time.Duration // of the clients
 	lag    time.Duration // from a client to the server, or back
 	calm   bool          // nothing fails
-	blind  float64       // how many reads fail; 0: as many as writes are lost
-	closes time.Duration // how often, for each client, it closes and another takes its place; 0: never
+	blind  float64       // the rate of failing reads; 0: the rate of lost writes
+	closes time.Duration // how often each client closes and another takes its place; 0: never
 
 	over *atomic.Bool // set when the simulation should end; may be nil
 }
 
-// inMemory is the plan with its bucket in memory.
+// inMemory returns the plan with its bucket in memory.
 func (p plan) inMemory() plan {
 	p.memory, p.crashes, p.remakes = true, 0, 0
 	return p
@@ -78,8 +78,9 @@ func firstSeed() uint64 {
 	return rand.Uint64()>>1 + 1
 }
 
-// seeds simulates a plan for each of some seeds, by default n, and judges what happens.
-// least are the counts that each must have. must are those that n seeds have together.
+// seeds simulates a plan for each of several seeds, n by default, and judges what happens.
+// least returns the counts that each plan must reach, and must lists those that n seeds must
+// reach together.
 func seeds(t *testing.T, n int, planOf func(seed uint64) plan, least func(p plan) map[string]int, must ...string) {
 	var mu sync.Mutex
 	total := map[string]int{}
@@ -110,20 +111,21 @@ func seeds(t *testing.T, n int, planOf func(seed uint64) plan, least func(p plan
 	}
 }
 
-// happened are the counts that some seeds of a plan with all faults must have together.
+// happened lists the counts that the seeds of a plan with all faults must reach together.
 var happened = []string{
 	"break ok", "break now ok", "delete ok", "outage", "notification forged", "expired", "superseded", "unknown outcomes",
 	"lock gave up", "try refused", "unlock lost", "unlock broken",
 }
 
-// TestSim has clients contend for mutexes and reader-writer locks, in memory, while
-// everything goes wrong that can there. Each seed has its own number of clients and names,
-// leases, pace and rates of faults.
+// TestSim has clients contend for mutexes and reader-writer locks in memory while everything
+// goes wrong that can go wrong there. Each seed has its own number of clients and names,
+// leases, pace and fault rates.
 func TestSim(t *testing.T) {
 	hours := cmp.Or(*simHours, machine.Quarter(1.))
 	seeds(t, 6, func(seed uint64) plan {
 		p := planOf(seed, hours).inMemory()
-		// In half of the plans the bucket is some way off, so more is under way at a time.
+		// In half of the plans the bucket is some distance away, so more is under way at a
+		// time.
 		rng := rand.New(rand.NewPCG(seed, 8))
 		p.lag = []time.Duration{0, 2 * time.Millisecond}[rng.IntN(2)]
 		p.turn = []time.Duration{0, time.Millisecond, time.Millisecond}[rng.IntN(3)]
@@ -131,7 +133,7 @@ func TestSim(t *testing.T) {
 	}, leastOf, happened...)
 }
 
-// leastOf are the counts that each plan of TestSim must have.
+// leastOf returns the counts that each plan of TestSim must reach.
 func leastOf(p plan) map[string]int {
 	least := map[string]int{"reads": int(20 * p.hours), "writes": int(40 * p.hours), "remake ok": p.remakes}
 	if p.hours >= 1 {
@@ -142,7 +144,7 @@ func leastOf(p plan) map[string]int {
 	return least
 }
 
-// TestSimServer is TestSim on a real server. It starts again and forgets TTLs, links are
+// TestSimServer is TestSim on a real server. The server restarts and forgets TTLs, links are
 // cut, and the bucket is re-created.
 func TestSimServer(t *testing.T) {
 	if tier.IsProof() {
@@ -158,11 +160,11 @@ func TestSimServer(t *testing.T) {
 	}, leastOf, onlyServer...)
 }
 
-// onlyServer are the counts that a plan on a server must have because that is what it is for,
+// onlyServer lists the counts that a plan on a server must reach because they are its purpose,
 // and those without which nothing was tried.
 var onlyServer = []string{"outage", "crash", "remake ok", "notification forged", "expired", "unknown outcomes"}
 
-// planOf makes a plan of a seed.
+// planOf makes a plan from a seed.
 func planOf(seed uint64, hours float64) plan {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	pick := func(ds ...time.Duration) time.Duration { return ds[rng.IntN(len(ds))] * time.Second }
@@ -182,12 +184,12 @@ func planOf(seed uint64, hours float64) plan {
 	return p
 }
 
-// TestSimDay is a day of a few mutexes, mostly, on a real server.
+// TestSimDay simulates a day, mostly of a few mutexes, on a real server.
 func TestSimDay(t *testing.T) {
 	tier.Proof(t)
 	hours := cmp.Or(*simHours, machine.Quarter(24.))
-	// A shorter day has as many operators. At the pace of a whole day, one run of 6 hours in a
-	// hundred breaks no lease.
+	// A shorter day has just as many operators. At the pace of a whole day, one run of 6 hours
+	// in a hundred would break no lease.
 	meddles := min(time.Duration(hours/24*float64(10*time.Minute)), 10*time.Minute)
 	p := plan{
 		seed: firstSeed(), hours: hours, clients: 4, workers: 2, mutexes: 3, rws: 1,
@@ -215,7 +217,7 @@ type sim struct {
 
 type client struct {
 	*history.Client
-	mu   sync.Mutex // guards Client and c where clients close
+	mu   sync.Mutex // guards Client and c if clients close
 	c    *natslock.Client
 	link line
 	f    *faults.Store
@@ -226,7 +228,7 @@ type client struct {
 func simulate(t *testing.T, p plan, test string) *history.History {
 	t.Helper()
 	tiered := ""
-	if tier.IsProof() { // its plans are others
+	if tier.IsProof() { // it has other plans
 		tiered = tier.Variable + "=proof "
 	}
 	repeat := fmt.Sprintf(tiered+"go test ./internal/verify/simulation -run '^%s$' -seeds 1 -seed %d", strings.ReplaceAll(test, "/", "$/^"), p.seed)
@@ -286,7 +288,7 @@ func (m *sim) connect(c *client, i int) error {
 	return nil
 }
 
-// now returns the client that c is at present.
+// now returns the client that c currently is.
 func (c *client) now() (*history.Client, *natslock.Client, *faults.Store) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -393,7 +395,7 @@ func (m *sim) run() {
 	wg.Wait()
 }
 
-// ended reports whether the simulation should end before its time.
+// ended reports whether the simulation should end early.
 func (m *sim) ended() bool { return m.over != nil && m.over.Load() }
 
 func rand2(rng *rand.Rand, most time.Duration) time.Duration {
@@ -416,19 +418,19 @@ func (m *sim) want(rng *rand.Rand, c *client) history.Want {
 	return w
 }
 
-// permit is a permit of a semaphore, as a client knows that.
+// permit returns a permit of a semaphore as the client knows it.
 func (m *sim) permit(c *client, n int) history.Want {
 	return history.Want{Kind: admin.KindSemaphore, Name: fmt.Sprint("s", n), Permits: m.permits(slices.Index(m.clients, c), n)}
 }
 
-// alone notes that a goroutine queues by itself, where clients have no turns.
+// alone records that a goroutine queues by itself, as it does if clients have no turns.
 func (m *sim) alone(w *history.Want) {
 	if m.turn == 0 && w.Kind != admin.KindSemaphore && w.Mode != admin.Shared {
 		w.Cohort = history.Alone
 	}
 }
 
-// contend does one thing a client may do with a lock.
+// contend does one of the things that a client may do with a lock.
 func (m *sim) contend(rng *rand.Rand, c *client) {
 	time.Sleep(rand2(rng, m.think))
 	w := m.want(rng, c)
@@ -456,7 +458,7 @@ func (m *sim) contend(rng *rand.Rand, c *client) {
 	}
 	h.Use()
 	if rng.IntN(2) == 0 {
-		cancel() // the context has no say in the lease
+		cancel() // the context does not affect the lease
 	}
 	if parked {
 		time.Sleep(4 * m.ttl)
@@ -476,8 +478,8 @@ func (m *sim) contend(rng *rand.Rand, c *client) {
 	}
 }
 
-// outage cuts a client off. Either its connection is gone, or its bytes are held back, so
-// that its messages arrive when no client or server expects them any more.
+// outage cuts a client off. Either its connection is gone, or its bytes are held back so that
+// its messages arrive when no client or server expects them any more.
 func (m *sim) outage(rng *rand.Rand, c *client) {
 	c.cuts <- struct{}{}
 	defer func() { <-c.cuts }()
@@ -495,7 +497,7 @@ func (m *sim) outage(rng *rand.Rand, c *client) {
 	c.link.Blackhole(false)
 }
 
-// meddle ends a holder or a reader, as an operator, or with a deletion by hand.
+// meddle ends a holder or a reader, either as an operator or by deleting its record by hand.
 func (m *sim) meddle(rng *rand.Rand, c *client) {
 	w := m.want(rng, c)
 	ctx := context.Background()
@@ -552,7 +554,7 @@ func (m *sim) forged(rng *rand.Rand, c *client) {
 	case 3: // granted, broken, gone
 		status := 1 + rng.IntN(5)
 		if waits && status == 5 {
-			status = 4 // a forged grant makes its successor first: order is not protected from that
+			status = 4 // a forged grant makes its successor the first, and order is not protected against that
 		}
 		ev.Record.Value = kit.WithStatus(r.Value, status)
 		ev.Record.Revision++
@@ -570,7 +572,7 @@ func (m *sim) forged(rng *rand.Rand, c *client) {
 }
 
 // close ends all faults and waits until all late writes are over. Then it takes every lock
-// with every client: no record that is left may keep one out.
+// with every client, because no record that is left may keep a client out.
 func (m *sim) close() {
 	for i, c := range m.clients {
 		m.disturb(c, i, false)

@@ -14,13 +14,13 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// TestLingerSteps counts how many messages follow one another until another client has an
-// idle lock. Each takes a millisecond, and nothing else takes any time. A plain hand-over,
-// whose waiter has its place already, is beside them.
+// TestLingerSteps counts how many messages follow one another until another client has an idle
+// lock. Each takes a millisecond, and nothing else takes any time. It compares this with a plain
+// hand-over, whose waiter already has its place.
 //
-// The list of a waiter, and the release that the owner sends, are under way at the same time. One
-// client is nearer to the server by a microsecond, so chance does not order them. A list that comes
-// after the release shows the lock free.
+// The waiter's list and the owner's release are under way at the same time. One of the clients is a
+// microsecond nearer to the server, so that chance does not order them. A list that arrives after
+// the release shows the lock free.
 func TestLingerSteps(t *testing.T) {
 	const near = time.Millisecond - time.Microsecond
 	t.Run("the owner is nearer", func(t *testing.T) {

@@ -8,15 +8,15 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 )
 
-// wire is a store that is some time away: requests take that time, and so do answers and
-// notifications. Each direction keeps its order, as a connection does.
+// wire is a store at a distance, which delays requests as well as replies and
+// notifications by lag. Each direction keeps its order, as a connection does.
 type wire struct {
 	kvstore.KV
 	lag      time.Duration
 	up, down pipe
 }
 
-// pipe delivers in order, after a while.
+// pipe delivers in order, after a delay.
 type pipe struct {
 	mu    sync.Mutex
 	queue []func()
@@ -84,7 +84,7 @@ func (w *wire) State(ctx context.Context, pattern string) (st kvstore.State, err
 	return st, err
 }
 
-// ask makes a request. Its answer comes after the notifications from before it.
+// ask makes a request. Its reply arrives after all earlier notifications.
 func (w *wire) ask(request func()) {
 	time.Sleep(w.lag)
 	request()
