@@ -18,7 +18,7 @@ type wrong struct {
 	kvstore.KV
 	send  func(w kvstore.Write, done func(kvstore.Answer)) (func(), error)
 	state error
-	led   bool // a leader answers
+	led   bool // whether a leader answers
 }
 
 func (w *wrong) Send(write kvstore.Write, done func(kvstore.Answer)) (func(), error) {

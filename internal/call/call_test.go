@@ -69,10 +69,10 @@ type seeker struct {
 	cancel context.CancelFunc
 
 	mu     sync.Mutex
-	ticket uint64 // of its place; 0 if it has none
+	ticket uint64 // the ticket of its place; 0 if it has none
 	places int
 	seen   call.LockState
-	last   error // of the last request
+	last   error // the last request's
 }
 
 func (s *seeker) Queueing() {}

@@ -38,7 +38,7 @@ type client struct {
 	k      *keeper.Keeper
 	f      *faults.Store
 	kv     *denying
-	heard  []error // the results of requests
+	heard  []error // the results of its requests
 	others *bucket.Bucket
 }
 

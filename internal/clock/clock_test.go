@@ -213,7 +213,7 @@ func TestSuspendedHolder(t *testing.T) {
 					require.Equal(t, counts, state == session.Lost, "at the first look")
 					woken := time.Now()
 					if !counts {
-						link.Heal() // its renewal is refused now
+						link.Heal() // so that its renewal is refused now
 					}
 					<-held.Context().Done()
 					require.ErrorIs(t, context.Cause(held.Context()), session.ErrLost)

@@ -20,7 +20,7 @@ import (
 const (
 	ms   = time.Millisecond
 	ttl  = 10 * time.Second
-	noon = clock.Instant(12 * time.Hour) // when a test begins
+	noon = clock.Instant(12 * time.Hour) // the time at which each test begins
 )
 
 // seen returns what a client knows after it has listed the queue and the gate with proven subscriptions.
@@ -447,7 +447,7 @@ func TestSeekerUnwanted(t *testing.T) {
 	kv.fn = func(w kvstore.Write) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if k.fifo.n > 0 { // the claim
+		if k.fifo.n > 0 { // when the claim is sent
 			k.fifo.remove(k.fifo.first)
 			k.seeker = nil // not cancelled, because the reply comes first
 		}

@@ -574,7 +574,7 @@ func TestClaimInEveryOrder(t *testing.T) {
 // orders enumerates the orders of events.
 type orders struct {
 	name     string
-	most     int // the number of attempts
+	most     int // the maximum number of attempts
 	answers  []Answer
 	group    bool // several servers may reply
 	restored bool // the first record's revision is not above a known one
@@ -597,7 +597,7 @@ var allAnswers = []Answer{
 }
 
 const (
-	few      = 3  // the most attempts
+	few      = 3  // the maximum number of attempts
 	known    = 10 // the highest known revision when an attempt is sent
 	stranger = 50 // the revision of another claim's record
 )

@@ -162,7 +162,7 @@ func TestPaceUnderWay(t *testing.T) {
 		}
 	}
 	s.wait(100 * time.Millisecond)
-	check(false) // silence
+	check(false) // nothing has been heard yet
 	s.AnswerArrived(1, 100*time.Millisecond, s.now)
 	check(true)
 	s.wait(900 * time.Millisecond)
@@ -220,7 +220,7 @@ func TestPaceFinals(t *testing.T) {
 	for _, key := range []string{"1", "2", "3", "4", "5"} {
 		s.finals = append(s.finals, &pacedFinal{key, Turn{Queued: true, Over: key == "2"}})
 	}
-	s.Reset() // there is room
+	s.Reset() // makes room
 	if s.Take(s.now) != 0 {
 		t.Fatal("overtakes those that wait")
 	}

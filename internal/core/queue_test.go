@@ -439,7 +439,7 @@ func TestPlaces(t *testing.T) {
 		require.Equal(t, pause, n)
 		require.Equal(t, want, p)
 	}
-	has(Free, true, false, record.StatusGone, 0, Places{Again: true}) // its TTL was over
+	has(Free, true, false, record.StatusGone, 0, Places{Again: true}) // its TTL has ended
 	p.PlaceBegun()
 	has(NoRoom, false, true, record.StatusGone, 1, Places{Again: true, Returns: true, full: 1})
 	p.PlaceBegun()

@@ -298,7 +298,7 @@ func TestSuccessorReadsAtEnd(t *testing.T) {
 	} {
 		w := newWaiter(t, 1, Successor{})
 		w.Rank = c.rank
-		w.PlaceWritten(w.now.Add(time.Hour)) // it is not silent
+		w.PlaceWritten(w.now.Add(time.Hour)) // so that the predecessor is not silent
 		w.KeysRead(keys[:len(c.held)], c.held, "", server, w.now)
 		w.PlaceRead(w.Pred, w.now, w.now, placeTTL, 5*time.Second)
 		require.Equal(t, w.now.Add(c.want), w.At(), c.name)
@@ -319,7 +319,7 @@ func TestSuccessorReadsAtEndAfterReconnect(t *testing.T) {
 	e := heldAt(6)
 	e.Record.Time, e.Record.TTL = server.Add(-13*time.Second), 15*time.Second
 	w := newWaiter(t, 1, Successor{})
-	w.PlaceWritten(w.now.Add(time.Hour)) // it is not silent
+	w.PlaceWritten(w.now.Add(time.Hour)) // so that the predecessor is not silent
 	w.KeysRead([]string{"lock.l"}, []record.Entry{e}, "", server, w.now)
 	w.PlaceRead(w.Pred, w.now, w.now, placeTTL, 5*time.Second)
 	ends := w.now.Add(2*time.Second + scanAfter + 2*rankAfter)

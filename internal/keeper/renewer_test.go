@@ -264,7 +264,7 @@ func TestProof(t *testing.T) {
 				l := w.hold(t, "x")
 				tc.happens(t, w)
 				require.True(t, l.held())
-				time.Sleep(ttl/3 + ms - time.Since(w.begun)) // the renewal is refused
+				time.Sleep(ttl/3 + ms - time.Since(w.begun)) // so that the renewal is refused
 				synctest.Wait()
 				_, end, why := l.ended()
 				require.Equal(t, tc.end, end)

@@ -57,7 +57,7 @@ func TestWatchesShareASubscription(t *testing.T) {
 	wantEvent(t, e2, kvstore.Put, "lock.a", rev)
 
 	w1.Stop()
-	w1.Stop() // twice does no harm
+	w1.Stop() // stopping twice does no harm
 	equal(t, "subscriptions", nc.NumSubscriptions(), before+2)
 	rev, err := s.Update(t.Context(), "lock.a", nil, ttl, rev)
 	check(t, err)
@@ -360,7 +360,7 @@ func TestFlood(t *testing.T) {
 		check(t, other.Publish(subject, nil))
 	}
 	check(t, other.Flush())
-	check(t, nc.Flush()) // all have been delivered to the client
+	check(t, nc.Flush()) // everything has been delivered to the client
 	close(goOn)
 	mark := <-marks
 	if mark.Since.IsZero() || mark.Since.After(first.Time) {

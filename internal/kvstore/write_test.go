@@ -367,7 +367,7 @@ func TestCloseEndsWaitingCalls(t *testing.T) {
 		})
 		s.Close()
 		wantErr(t, kit.Quickly(t, fast, "waiting call", func() error { return <-waiting }), kvstore.ErrClosed)
-		s.Close() // twice does no harm
+		s.Close() // closing twice does no harm
 		_, err := s.Create(t.Context(), "lock.b", nil, ttl)
 		wantErr(t, err, kvstore.ErrClosed)
 		_, err = s.Watch("lock.b", func(kvstore.Event) {})

@@ -54,7 +54,7 @@ type kind struct {
 	name  string
 	kind  admin.Kind
 	take  func(ctx context.Context, c *natslock.Client, opts ...natslock.LockOption) (*natslock.Lock, error)
-	other func(ctx context.Context, c *natslock.Client, opts ...natslock.LockOption) (*natslock.Lock, error) // which it excludes
+	other func(ctx context.Context, c *natslock.Client, opts ...natslock.LockOption) (*natslock.Lock, error) // a kind that it excludes
 }
 
 func kinds() []kind {

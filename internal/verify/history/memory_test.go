@@ -41,11 +41,11 @@ func TestTapsAgree(t *testing.T) {
 				}
 				got <- second
 			}()
-			time.Sleep(5 * time.Second) // some renewals
+			time.Sleep(5 * time.Second) // long enough for some renewals
 			require.NoError(t, first.Unlock(ctx))
 			second := <-got
 			require.NoError(t, second.Unlock(ctx))
-			time.Sleep(5 * time.Second) // the tombstones have ended
+			time.Sleep(5 * time.Second) // until the tombstones have ended
 		}
 		lost, err := clients[0].Acquire(ctx, Want{Kind: admin.KindMutex, Name: "lost"}, natslock.NoRenew())
 		require.NoError(t, err)

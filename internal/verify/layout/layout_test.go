@@ -120,7 +120,7 @@ func (p pkg) name() string { return strings.TrimPrefix(p.ImportPath, module+"/")
 
 func packages(t *testing.T) []pkg {
 	t.Helper()
-	list := exec.Command("go", "list", "-json=ImportPath,Doc,Imports,Deps,GoFiles", "./...") // without nested modules
+	list := exec.Command("go", "list", "-json=ImportPath,Doc,Imports,Deps,GoFiles", "./...") // excludes nested modules
 	list.Dir = root
 	out, err := list.Output()
 	require.NoError(t, err)

@@ -41,7 +41,7 @@ func TestMutantsFit(t *testing.T) {
 	}
 	for label, at := range places {
 		assert.True(t, used[label], "%s:%d: no mutant is about the label %s", at.file, at.line, label)
-		if strings.HasPrefix(at.file, "internal/core/") { // whose scripts need no server
+		if strings.HasPrefix(at.file, "internal/core/") { // the core's scripts need no server
 			assert.True(t, core[label], "%s:%d: no mutant names a test beside the label %s", at.file, at.line, label)
 		}
 	}

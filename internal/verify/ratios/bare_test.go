@@ -260,7 +260,7 @@ func Heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// Bulk renews many keys by asynchronous publishes.
+// Bulk renews many keys with asynchronous publishes.
 type Bulk struct {
 	nc      *nats.Conn
 	keys    []*Publisher

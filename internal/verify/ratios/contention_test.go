@@ -43,7 +43,7 @@ type contest struct {
 	grants  int
 	rate    float64       // grants per second
 	longest time.Duration // the longest wait
-	passed  int           // grants to others during a wait, in the longest of 9 waits in 10
+	passed  int           // grants to others during a wait, at most, in 9 waits out of 10
 	sent    float64       // messages that the clients sent per grant
 	renewed int
 }

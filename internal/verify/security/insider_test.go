@@ -250,7 +250,7 @@ func TestInsiderForgesAnswers(t *testing.T) {
 	require.ErrorIs(t, err, natslock.ErrLocked)
 	require.NoError(t, victim.nc.Flush())
 	inboxes := answered()
-	maps.DeleteFunc(inboxes, func(inbox string, _ bool) bool { return holders[inbox] }) // it may be renewing: a request that was made
+	maps.DeleteFunc(inboxes, func(inbox string, _ bool) bool { return holders[inbox] }) // it may be renewing, which is a request that was made
 	require.NotEmpty(t, inboxes, "an unrestricted user sees every answer")
 	for inbox := range inboxes {
 		for n := range 2000 {
@@ -277,7 +277,7 @@ func TestSecretsAreNotLogged(t *testing.T) {
 	a := open(t)
 	a.as("admin")
 	const secret = "s3cr3t"
-	u := a.as(lacking("orders", "natslock.natslock.*.*.orders.>"), natslock.WithTTL(time.Second)) // a warning
+	u := a.as(lacking("orders", "natslock.natslock.*.*.orders.>"), natslock.WithTTL(time.Second)) // causes a warning
 	meta := natslock.Meta(map[string]string{"key": secret})
 	l := kit.Must(t, u.Lock, "orders.1", meta)
 	kit.Eventually(t, "it has warned", func() bool { return strings.Contains(u.log.String(), "WARN") })

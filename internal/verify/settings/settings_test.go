@@ -61,7 +61,7 @@ func (c *client) reconnect() {
 	for c.nc.Stats().Reconnects == before || !c.nc.IsConnected() {
 		time.Sleep(10 * time.Millisecond)
 	}
-	time.Sleep(100 * time.Millisecond) // the bucket is verified
+	time.Sleep(100 * time.Millisecond) // until the bucket is verified
 }
 
 // handle is a held lock of any kind.
@@ -285,7 +285,7 @@ func TestChanges(t *testing.T) {
 				mu.Lock()
 				l := got[kind]
 				mu.Unlock()
-				if kind != "reader" { // a reader lets readers in
+				if kind != "reader" { // readers let readers in
 					_, err = k.try(t.Context(), a.Client)
 					require.ErrorIs(t, err, natslock.ErrLocked, "%s: %s", ch.setting, kind)
 				}
@@ -367,7 +367,7 @@ func TestNoticed(t *testing.T) {
 			}
 			t.Log(fmt.Sprintf("a client that %s: after", who), time.Since(changed))
 			require.NoError(t, held.Unlock(t.Context()))
-			time.Sleep(3 * time.Second) // the loop ends
+			time.Sleep(3 * time.Second) // until the loop ends
 		})
 	}
 }

@@ -125,7 +125,7 @@ func verify(t *testing.T, p plan, test string, least map[string]int) *history.Hi
 		least = nil
 	}
 	h := simulate(t, p, test)
-	checks := map[int]bool{0: t.Failed()} // 0: the assertions of the simulation
+	checks := map[int]bool{0: t.Failed()} // 0 stands for the simulation's own assertions
 	for _, v := range history.Verify(t, h, history.Options{Least: least}) {
 		checks[v.Check] = v.Check != 8 // a smaller plan shows less
 	}

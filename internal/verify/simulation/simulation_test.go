@@ -49,7 +49,7 @@ type plan struct {
 	permits                  func(client, sem int) int // that a client knows about
 	ttl, think, hold, linger time.Duration             // and how long a lock lingers
 	watchAfter               time.Duration
-	outages, meddles, forge  time.Duration // how often, for each client; 0: never
+	outages, meddles, forge  time.Duration // how often per client; 0: never
 	crashes                  time.Duration // how often the server restarts and forgets all TTLs; 0: never
 	remakes                  int
 	rates                    faults.Rates
@@ -85,7 +85,7 @@ func seeds(t *testing.T, n int, planOf func(seed uint64) plan, least func(p plan
 	var mu sync.Mutex
 	total := map[string]int{}
 	first, count := firstSeed(), cmp.Or(*simSeeds, n)
-	t.Cleanup(func() { // when all have ended
+	t.Cleanup(func() { // once all have ended
 		t.Logf("seeds %d to %d: %v", first, first+uint64(count)-1, total)
 		if count < n || *simHours > 0 || *simPlan != "" || machine.Race {
 			return
