@@ -140,7 +140,7 @@ func TestRefused(t *testing.T) {
 	})
 }
 
-// A claim that finds a tombstone ends in Free, and the caller expects the tombstone's revision next.
+// A claim that finds a tombstone reports Free, and the caller expects the tombstone's revision next.
 func TestFree(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *client) {
 		revision := c.foreign(t, "lock.x", 0)

@@ -575,7 +575,7 @@ func TestForgotten(t *testing.T) {
 	require.Empty(t, c.lone)
 }
 
-// A holder that nobody else waits for keeps neither a lock nor a cohort in memory. The next goroutine that asks finds
+// While nobody else waits, a holder keeps neither a lock nor a cohort in memory. The next goroutine that asks finds
 // them as they were.
 func TestFold(t *testing.T) {
 	c, _ := inMemory(t, ms)

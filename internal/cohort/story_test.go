@@ -479,8 +479,8 @@ func TestContendedChannel(t *testing.T) {
 	}
 }
 
-// A lease with a minimum hold, without renewals or for a patient request serves a single goroutine, as does every lease
-// of a client without turns. The other goroutines each queue on their own.
+// A lease that has a minimum hold, is not renewed, or belongs to a patient request serves a single goroutine, and so
+// does every lease of a client without turns. All other goroutines queue on their own.
 func TestPrivate(t *testing.T) {
 	for name, change := range map[string]func(*call.Request){
 		"minimum hold": func(r *call.Request) { r.MinHold = ms },

@@ -34,7 +34,7 @@ type trial struct {
 	said  string // the core's response to the last event
 }
 
-// valid is how long an attempt is valid.
+// valid is the validity of an attempt.
 const valid = 9 * time.Second
 
 func newTrial(t *testing.T) *trial {
@@ -750,7 +750,7 @@ func (o *orders) find(s *scene, e record.Entry) {
 	o.decide(s, v)
 }
 
-// fits reports whether attempt n may be granted now, because it is valid and its token rises.
+// fits reports whether attempt n may be granted now: it is still valid, and its token rises.
 func (o *orders) fits(s *scene, n int) bool {
 	return s.now < s.sent[n].Add(valid) && o.revision(n) > known
 }

@@ -55,7 +55,7 @@ func (h *head) found(k int, e record.Entry) *head {
 	return h
 }
 
-// read begins with all slots read.
+// read starts with all slots having been read.
 func (h *head) read(keys ...record.Entry) *head {
 	h.t.Helper()
 	h.does(Prove, 0, 0)

@@ -221,7 +221,7 @@ func tombstone(e record.Entry, s record.Status) record.Entry {
 
 // TestWaiterRecalls checks that once its predecessor is gone, a waiter reads what is left of the places ahead of it.
 // The tombstone of a place that was granted with nobody ahead of it shows that all places before it are over. Without
-// such a proof, or a list of the whole queue, it is not enough that the places it knows are absent.
+// such proof, or a list of the whole queue, it is not enough for the known places to be absent.
 func TestWaiterRecalls(t *testing.T) {
 	q := listed("A", "B", "-c", "D")
 	begunBy := func(reads bool, from uint64, reach Reach, alone bool) Waiter {

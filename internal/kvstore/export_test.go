@@ -20,7 +20,7 @@ func (s *Store) Warnings() []string { return s.seen.Load().warnings }
 // Notifications returns the subject prefix under which the bucket republishes its keys.
 func (s *Store) Notifications() string { return s.seen.Load().notify }
 
-// OnSender makes the sender run fn like a call into the connection.
+// OnSender makes the sender run fn as if it were a call into the connection.
 func (s *Store) OnSender(fn func()) { s.calls.Add(fn) }
 
 // AwaitPending waits until a write is waiting for its reply.

@@ -18,8 +18,8 @@ import (
 )
 
 // TestMain fails if the store or its connections leak a goroutine. It ignores those of
-// nats-server, some of which outlive their server, the setup of a source by as much as
-// half a minute.
+// nats-server, some of which outlive their server. The one that sets up a source does so
+// by half a minute.
 func TestMain(m *testing.M) {
 	code := m.Run()
 	if err := goleak.Find(); err != nil && kit.Goroutines("locks/internal/kvstore.")+kit.Goroutines("nats.go.") > 0 {

@@ -13,8 +13,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// A replica that lags by less than a millisecond costs about that much, and a replica that lags
-// by as much as 70 ms is waited for.
+// Waiting for a replica that lags by less than a millisecond costs about that much, and even a
+// replica that lags by 70 ms is waited for.
 func TestLagCostsWhatItLasts(t *testing.T) {
 	for what, get := range map[string]struct {
 		behind func(m *nats.Msg, old []byte, before uint64) *nats.Msg // the replica's reply, or nil for the true one
@@ -179,7 +179,8 @@ func TestNamedKeys(t *testing.T) {
 	})
 }
 
-// A list that a single request cannot read is named in parts.
+// A list that is too long for one request contains only keys, whose records are then read in
+// parts.
 func TestInParts(t *testing.T) {
 	m := kvstore.NewMemory(kvstore.DefaultBucket).Open()
 	defer m.Close()

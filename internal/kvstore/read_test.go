@@ -225,7 +225,7 @@ func TestState(t *testing.T) {
 	equal(t, "keys of no pattern", len(st.Keys), 0)
 }
 
-// perPrefix grants the permissions that the documentation gives for one prefix of names.
+// perPrefix configures the permissions that the documentation gives for one prefix of names.
 const perPrefix = `
 	authorization { users = [
 		{user: admin, password: x}
@@ -291,9 +291,9 @@ func TestPermissionsPerPrefix(t *testing.T) {
 	}, testutil.WithConfigText(perPrefix))
 }
 
-// If only the leader could reply and it does not reply to this user, that is not reported as a
-// denied permission, because a replica may catch up and an administrator may switch direct
-// gets on again.
+// If only the leader could answer and this user cannot ask it, that is not reported as a
+// denied permission: a replica may catch up, and an administrator may switch direct gets back
+// on.
 func TestLeaderWithheld(t *testing.T) {
 	for what, refused := range map[string]bool{"refused": true, "not imported": false} {
 		testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {

@@ -9,7 +9,7 @@ import (
 )
 
 // TestBodyIsWhole encodes a body with every field set and reads it back, so a field that
-// was added to Body but not to its encoding is noticed here.
+// was added to Body but not to its encoding shows up here.
 func TestBodyIsWhole(t *testing.T) {
 	full := Body{
 		Status: StatusBroken, ID: "i", Client: "c", Attempt: 1, Renewal: 2, Token: 1 << 62, TTL: 3, Fixed: true, Mode: 1, Permits: 13, Since: -4, Waited: 8,

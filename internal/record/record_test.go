@@ -73,8 +73,8 @@ func TestRecord(t *testing.T) {
 }
 
 // A record of a few bytes cannot make its readers allocate much for a length that it merely
-// announces. The codec allocates a megabyte for a string. Every client that lists keys
-// reads the record, although its writer may write no other key.
+// announces. For a string, the codec allocates up to a megabyte. Every client that lists
+// keys reads the record, although its writer may write no other key.
 func TestHostileRecord(t *testing.T) {
 	const reads = 50
 	for what, v := range hostile() {

@@ -35,7 +35,7 @@ func documents(t *testing.T) map[string]string {
 }
 
 // TestReadmeIsCode checks that every Go block in the documents is part of a compiled
-// file, be it an example or a test.
+// file, either an example or a test.
 func TestReadmeIsCode(t *testing.T) {
 	block := regexp.MustCompile("(?s)```go\n(.*?)```")
 	var blocks [][]string

@@ -188,7 +188,7 @@ func (m *meter) windows(begin time.Time, long time.Duration) (least, most int) {
 
 // doomed returns the number of locks that no order of renewals could have kept. The count shows
 // how many renewals were answered from begin on, and ends are the times at which the locks'
-// validities would have ended then. A reply in the last second is too late.
+// validities would have ended as of begin. A reply in the last second is too late.
 func (m *meter) doomed(begin time.Time, ends []time.Time) (n int) {
 	all := m.since(begin)
 	slices.SortFunc(ends, time.Time.Compare)
@@ -219,7 +219,7 @@ func why(held []*natslock.Lock) string {
 	return fmt.Sprint(counts)
 }
 
-// quantile returns a quantile of took.
+// quantile returns the q-quantile of took.
 func quantile(took []time.Duration, q float64) time.Duration {
 	if len(took) == 0 {
 		return 0

@@ -17,8 +17,8 @@ import (
 	"github.com/natslock/locks/testutil"
 )
 
-// The tests in this file use real servers and links. They measure what a service can carry as the number of writes
-// that it accepts in two thirds of a validity, the time in which each lock is renewed, in the worst such period. If
+// The tests in this file use real servers and links. They measure what a service can carry: how many writes it
+// accepts in two thirds of a validity, which is the time in which each lock is renewed, in the worst such period. If
 // that number covers all locks, none is lost. Otherwise at least that many are kept.
 const validity = session.DefaultTTL - time.Second
 

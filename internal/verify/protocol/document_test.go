@@ -153,7 +153,7 @@ func (w wired) got(t *testing.T, m *nats.Msg) {
 }
 
 // TestWire replays the lock that the document takes and releases over the wire, in a bucket with the document's
-// configuration. A server must answer what the document shows.
+// configuration. A real server must send the replies that the document shows.
 func TestWire(t *testing.T) {
 	var transcript []wired
 	var bucket bytes.Buffer

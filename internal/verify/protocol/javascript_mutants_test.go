@@ -153,8 +153,8 @@ func conform(t *testing.T, lockconform, dir, cases string) map[string]finding {
 	return found
 }
 
-// A case finds each mutant of the JavaScript locker, and finds it repeatedly. The locker itself passes these
-// cases.
+// For each mutant of the JavaScript locker there is a case that finds it, and finds it again when repeated. The
+// locker itself passes these cases.
 func TestJavaScriptMutants(t *testing.T) {
 	tier.Proof(t)
 	dir, lockconform := scripts(t), built(t, "cmd/lockconform")

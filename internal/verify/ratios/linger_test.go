@@ -86,15 +86,14 @@ func TestLinger(t *testing.T) {
 	}
 }
 
-// undisturbed returns the time below which a twentieth of the times lie. On a busy machine
-// other processes run in between, which delays an acquire of twelve steps more than one of
-// two.
+// undisturbed returns the 5th percentile of times. On a busy machine other processes run in
+// between, which delays an acquire of twelve steps more than one of two.
 func undisturbed(times []time.Duration) time.Duration {
 	slices.Sort(times)
 	return times[len(times)/20]
 }
 
-// busyLate is the lateness of goroutines at which a machine is too busy to compare two
+// busyLate is the goroutine lateness at which a machine counts as too busy to compare two
 // acquires.
 const busyLate = 5 * time.Millisecond
 

@@ -49,7 +49,7 @@ func (p *plan) settings() *flag.FlagSet {
 	return s
 }
 
-// set applies the value of -plan, in which a setting that is missing is zero.
+// set applies the value of -plan. A setting that is missing from it is zero.
 func (p *plan) set(text string) error {
 	p.settings().VisitAll(func(f *flag.Flag) { _ = f.Value.Set("0") })
 	for _, c := range strings.Fields(text) {
