@@ -35,7 +35,7 @@ func tell(t *testing.T) *story {
 	return &story{t: t, now: -5_000_000_000, all: map[byte]*pacedRecord{}}
 }
 
-// wants requests renewals of the named records, which are valid for another left.
+// wants requests renewals of the named records, which remain valid for left.
 func (s *story) wants(names string, left time.Duration) {
 	for i := range len(names) {
 		k := s.all[names[i]]
