@@ -52,7 +52,7 @@ func TestBid(t *testing.T) {
 	}
 }
 
-// TestBidCrowded checks that a waiter whose claims keep finding no room gives up its place, which makes room.
+// TestBidCrowded checks that a waiter whose claims keep finding no room gives up its place to make room.
 func TestBidCrowded(t *testing.T) {
 	b := Bid{Placed: true}
 	b.Begin(followBegun)

@@ -76,8 +76,8 @@ func TestDirectOff(t *testing.T) {
 	})
 }
 
-// A store learns that its bucket has gained replicas from the next stream info, or from a reply
-// that lags, which a bucket without replicas never gives.
+// A store learns that its bucket has gained replicas from the next stream info, or from a
+// lagging reply, which a bucket without replicas never gives.
 func TestReplicasAdded(t *testing.T) {
 	for _, how := range []string{"info", "lag"} {
 		testutil.Bubble(t, func(t *testing.T, srv *testutil.Server) {

@@ -375,8 +375,8 @@ func TestCloseEndsWaitingCalls(t *testing.T) {
 	})
 }
 
-// What a connection that accepts no bytes has not taken within a second is no longer sent, unless it is a tombstone,
-// and nothing more is queued.
+// If a connection accepts no bytes, whatever it has not taken within a second is no longer sent, except tombstones, and
+// nothing more is queued.
 func TestStuck(t *testing.T) {
 	nc, link := testutil.RunServer(t).ConnectLink()
 	t.Cleanup(func() { link.BlockWrites(false) })

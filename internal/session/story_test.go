@@ -437,7 +437,8 @@ func TestPlace(t *testing.T) {
 	})
 }
 
-// An operator's action in the client itself ends the client's lease immediately, with whatever the record then shows.
+// When an operator acts through the holder's own client, the lease ends immediately, with whatever the record then
+// shows.
 func TestJudge(t *testing.T) {
 	inMemory(t, session.Config{WatchAfter: -1}, func(t *testing.T, w *world) {
 		h := w.hold(t, "x")

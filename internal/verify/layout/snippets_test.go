@@ -87,7 +87,7 @@ func TestSnippetsCompile(t *testing.T) {
 	said := 0
 	for line := range strings.Lines(string(out)) {
 		said++
-		// The reader continues with a variable that a snippet declares.
+		// The reader goes on to use the variables that a snippet declares.
 		if strings.HasPrefix(line, "# ") || strings.Contains(line, "declared and not used") {
 			continue
 		}
