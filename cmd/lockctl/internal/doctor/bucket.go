@@ -201,7 +201,7 @@ func (d *doctor) replicas() {
 		d.Checks[len(d.Checks)-1].code = tool.ExitUnavailable
 	case len(d.stopped()) > 0:
 		off := strings.Join(d.stopped(), ", ")
-		d.add("replicas", checkWarning, "free space on the disk of "+off+" and restart the server: its JetStream does not come back by itself. One more failure may stop all locks",
+		d.add("replicas", checkWarning, "free space on the disk of "+off+" and restart the server: its JetStream does not restart on its own. One more failure may stop all locks",
 			"%s; %s answers, but its JetStream is off, as after a full disk; %s", found, off, strings.Join(away, ", "))
 	case len(away) > 0:
 		d.add("replicas", checkWarning, "bring it back: one more failure may stop all locks", "%s; %s", found, strings.Join(away, ", "))
