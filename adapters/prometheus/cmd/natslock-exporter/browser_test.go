@@ -174,6 +174,8 @@ func (b *browser) open(url string, l look) *tab {
 	for _, domain := range []string{"Page", "Runtime", "Log"} {
 		p.do(domain+".enable", nil, nil)
 	}
+	// A page that is hidden stops following, and a new tab may hide the earlier ones.
+	p.do("Emulation.setFocusEmulationEnabled", map[string]any{"enabled": true}, nil)
 	scheme := "light"
 	if l.dark {
 		scheme = "dark"
