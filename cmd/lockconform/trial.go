@@ -568,20 +568,20 @@ type rule struct {
 
 // Sentences that are judged in every case.
 const (
-	mustEndInTime     = "A client must (M46) count it from the sending, and must not (M47) work, or say that it holds the lock, after that."
+	mustEndInTime     = "A client must (M46) measure it from when it sent the write, and must not (M47) work, or report that it holds the lock, after it has ended."
 	mustArriveInTime  = "It must not (M48) count unless it arrives before the validity that it gives would end."
-	mustHaveMargin    = "The *margin* must (M45) be at least T/1000, and at least as long as the client's clock can go wrong in T."
+	mustHaveMargin    = "The *margin* must (M45) be at least T/1000, and at least as long as the error that the client's clock can accumulate during T."
 	mustOrder         = "The waiter must (M72) list the queue, and order the places by ticket."
 	mustEndQuickly    = "of a tombstone: `DEL`, with `Nats-TTL: 1s`"
 	mustRoundUp       = "A fraction must (M35) be rounded **up**."
 	mustRefuseTTL     = "A client refuses everything else before any I/O, even a TTL that is below 1 s before the rounding."
 	mustNotRead       = "It must (M32) treat a value as *unreadable* in exactly these cases, because readers have to agree on a queue."
 	mustRepeat        = "A renewal is a write of the same record with a number `r`, the token `t` and without `a`."
-	mustExpect        = "A client must not (M36) send a write without an expectation, not even a deletion, and none without a TTL."
+	mustExpect        = "A client must not (M36) send any write, not even a deletion, without an expectation and a TTL."
 	mustNotExpectZero = "It expects the last revision that the client knows of its record, and must not (M84) expect 0."
 	mustGiveUp        = "A waiter that gives up writes status 4"
 	mustNameTheEnded  = "Its `id` is that of the record that it ends, even if that is another client's"
-	mustLeave         = "The tombstone must not (M77) have status 5 unless no place at all was before it, because its successor claims at once. Otherwise it has status 9."
+	mustLeave         = "The tombstone must not (M77) have status 5 unless no place at all was ahead of it, because its successor then claims immediately. Otherwise it has status 9."
 )
 
 // rules apply to every write that the program sends, in every case.
