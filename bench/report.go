@@ -236,7 +236,7 @@ func markdown(align string, columns []string, rows [][]string) string {
 
 // contentionTable returns the Markdown table of a class's contention figures.
 func contentionTable(c *ClassResult) string {
-	columns := []string{"8 contend", "one client: grants/s", "longest wait", "messages sent per grant", "two clients: grants/s", "longest wait", "messages sent per grant"}
+	columns := []string{"8 contenders", "one client: grants/s", "longest wait", "messages sent per grant", "two clients: grants/s", "longest wait", "messages sent per grant"}
 	var rows [][]string
 	for _, s := range c.Sides {
 		if s.median(contended) == 0 && s.median(contended+localSuffix) == 0 {
@@ -276,7 +276,7 @@ func (r *Result) aloneTable() string {
 func table(c *ClassResult) string {
 	columns := []string{
 		"", "cycle p50", "p99", "to bare", "allocations", "cycles/s, 64 names", "to bare",
-		"hand-over, 1 waits", "10", "100", "cores while 100 wait",
+		"hand-over, 1 waiter", "10", "100", "cores while 100 wait",
 	}
 	var rows [][]string
 	bare := c.side(bareSide.Name)
