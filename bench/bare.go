@@ -109,7 +109,7 @@ func (c *bareClient) publish(ctx context.Context, subject string, expect uint64,
 	}
 }
 
-// sequence extracts the sequence from an acknowledgement without the cost of a decoder. It
+// sequence extracts the sequence from an acknowledgment without the cost of a decoder. It
 // returns false if there is none.
 func sequence(ack []byte) (uint64, bool) {
 	if bytes.Contains(ack, []byte(`"error"`)) {

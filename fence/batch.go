@@ -22,7 +22,7 @@ const (
 )
 
 // PublishBatch publishes several messages atomically: the server stores all of them, with
-// consecutive sequences, or none. The acknowledgement contains the sequence of the last
+// consecutive sequences, or none. The acknowledgment contains the sequence of the last
 // one. A batch of a hundred messages is nearly as fast as a hundred unguarded messages. The
 // stream must have allow_atomic set, or the error matches [ErrUnfit].
 //

@@ -115,7 +115,7 @@ type mark struct {
 	Format int    `json:"fence"` // 1
 	Token  uint64 `json:"token"`
 	Lanes  int    `json:"lanes"` // the most that any holder has used
-	Write  string `json:"write"` // identifies a message whose acknowledgement was lost
+	Write  string `json:"write"` // identifies a message whose acknowledgment was lost
 }
 
 const format = 1

@@ -16,7 +16,7 @@ import (
 )
 
 // Publish publishes a message to a subject of the fence's stream and waits for the
-// acknowledgement. The server stores the message only if no higher token has opened the fence.
+// acknowledgment. The server stores the message only if no higher token has opened the fence.
 //
 // If Publish returns a nil error, the message was stored. If the error matches [ErrSuperseded],
 // [ErrLost] or [ErrInvalid], or contains the server's *[jetstream.APIError], the message was
@@ -37,9 +37,9 @@ func (f *Fence) Publish(ctx context.Context, subject string, data []byte) (*jets
 // schedule headers because the server would publish the message later and without the fence. A
 // roll-up of the whole stream is rejected because it would remove the fence's message.
 //
-// If the stream has already seen the message's Nats-Msg-Id, the acknowledgement has Duplicate
+// If the stream has already seen the message's Nats-Msg-Id, the acknowledgment has Duplicate
 // set, and no message was stored. A replicated stream checks for duplicates before it checks
-// the fence, so this acknowledgement does not prove that the fence is still open.
+// the fence, so this acknowledgment does not prove that the fence is still open.
 func (f *Fence) PublishMsg(ctx context.Context, m *nats.Msg) (*jetstream.PubAck, error) {
 	if err := f.ready(ctx); err != nil {
 		return nil, err

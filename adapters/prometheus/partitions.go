@@ -41,7 +41,7 @@ func counter(name, help string, of func(partition.Stats) uint64) partitionMetric
 	return partitionMetric{partitionDesc(name+"_total", help), prometheus.CounterValue, func(s partition.Stats) float64 { return float64(of(s)) }}
 }
 
-// Partitions returns a collector for the statistics of partition workers, labelled with the group and the worker's id.
+// Partitions returns a collector for the statistics of partition workers, labeled with the group and the worker's id.
 // A registry accepts only one such collector, so pass it all groups of the process, and each id of a group only once.
 // An id that is not set with [partition.ID] is different in each process, so every start creates new series.
 func Partitions(groups ...*partition.Group) prometheus.Collector { return workers(groups) }

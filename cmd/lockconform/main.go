@@ -78,7 +78,7 @@ failure it prints what was expected and what was seen.
 
 The levels, as in docs/protocol:
   1  one-shot mutex: the bucket, names, records, validity, try, status and unlock
-  2  renewals and judgement
+  2  renewals and judgment
   3  the queue, claims out of turn, forged notifications, and overdue records
   4  lost and late answers, restarts
 

@@ -40,7 +40,7 @@ var ofParts = []*Case{
 	{Name: "permit-queue", Level: 3, Part: semaphore, judge: permitQueue, Must: "A waiter must not (M105) claim slots in its turn before it is the first."},
 	{Name: "permit-newcomer", Level: 3, Part: semaphore, judge: permitNewcomer, Must: "If the queue has a place, it queues."},
 	{Name: "permit-unequal", Level: 3, Part: semaphore, judge: permitUnequal, Must: "A free slot at or above that does not show that the head is dead, so no waiter claims it out of turn."},
-	{Name: "permit-late", Level: 3, Part: semaphore, judge: permitLate, TTL: 10 * time.Second, Must: "A claim of one slot must (M108) be over before the claim of another begins. A late acknowledgement of the first must not (M109) become a second grant."},
+	{Name: "permit-late", Level: 3, Part: semaphore, judge: permitLate, TTL: 10 * time.Second, Must: "A claim of one slot must (M108) be over before the claim of another begins. A late acknowledgment of the first must not (M109) become a second grant."},
 }
 
 const guardHeader = "Nats-Expected-Last-Subject-Sequence-Subject"

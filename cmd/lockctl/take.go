@@ -96,7 +96,7 @@ func unqueued(client *natslock.Client, kind admin.Kind, try lockFunc) lockFunc {
 func (c *taking) acquire(s *session.Session, signals <-chan os.Signal, kind admin.Kind, name string, ttl time.Duration, take lockFunc) (*natslock.Lock, error) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	stop := endBySignal(signals, cancel)
-	// Detached, because cancelling ctx must end the wait but not the lock.
+	// Detached, because canceling ctx must end the wait but not the lock.
 	opts := []natslock.LockOption{natslock.TTL(ttl), natslock.Detached()}
 	if len(c.Meta) > 0 {
 		opts = append(opts, natslock.Meta(c.Meta))

@@ -83,7 +83,7 @@ func TestTopScreens(t *testing.T) {
 	v.press("q")
 	require.Zero(t, v.ends())
 	require.Contains(t, v.output(), "\x1b[?1049l", "the screen from before is back")
-	require.Regexp(t, `\x1b\[[0-9;]*3[0-9]m`, v.output(), "colours")
+	require.Regexp(t, `\x1b\[[0-9;]*3[0-9]m`, v.output(), "colors")
 }
 
 func TestTopWithoutColors(t *testing.T) {

@@ -89,7 +89,7 @@ export class Kept {
     }
   }
 
-  /** One renewal, and the judgement of its answer. True if it is confirmed. */
+  /** One renewal, and the judgment of its answer. True if it is confirmed. */
   async #renew(ttl = this.ttl) {
     const r = ++this.#r;
     const w = this.bucket.write(this.key, this.rev, ttl, { ...this.fields, r, t: this.number, l: ttl }); // M51, M52, M84

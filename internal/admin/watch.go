@@ -64,7 +64,7 @@ type watcher struct {
 	deliver func(Step)
 	watches []kvstore.Watch
 	keys    []string      // patterns, one for each watch
-	missed  chan struct{} // signalled after the connection was interrupted
+	missed  chan struct{} // signaled after the connection was interrupted
 	created time.Time     // when the bucket was created
 	checked time.Time     // last check, by the server's clock; no earlier change was missed
 

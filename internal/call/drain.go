@@ -155,7 +155,7 @@ func failureOf(err error) core.Failure {
 	return core.NoAnswer
 }
 
-// confirm renews the gate immediately and waits for the acknowledgement.
+// confirm renews the gate immediately and waits for the acknowledgment.
 func (d *drain) confirm() core.DrainStep {
 	ctx, cancel := context.WithTimeout(d.a.ctx, bucket.AnswerTimeout)
 	defer cancel()

@@ -359,7 +359,7 @@ func (a *Call) evict() {
 // freed is the set of a lock's keys that notifications say are free. Notifications are only hints: they make a waiter
 // read.
 type freed struct {
-	box *mailbox // to be signalled
+	box *mailbox // to be signaled
 
 	mu   sync.Mutex
 	keys map[string]bool

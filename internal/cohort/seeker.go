@@ -14,7 +14,7 @@ import (
 )
 
 // seeker is the goroutine that gets a lease for a cohort's FIFO. It ends when it has a lease, when it fails, or when no
-// goroutine waits any more. If it has no lease, it withdraws its claim and its place. An acknowledgement that arrives
+// goroutine waits any more. If it has no lease, it withdraws its claim and its place. An acknowledgment that arrives
 // later causes the deletion of its record, never a grant.
 type seeker struct {
 	cohort *cohort

@@ -26,7 +26,7 @@ import (
 // With replicas, a refusal is doubtful, because a deposed leader may refuse a write that its successor applies. Such an
 // attempt is still granted if its record is found.
 //
-// A claim is over once it is granted, given up, lost to a late answer, or found broken. After that, an acknowledgement
+// A claim is over once it is granted, given up, lost to a late answer, or found broken. After that, an acknowledgment
 // of another of its attempts only causes exactly that record to be deleted. It is never a grant, so an answer that
 // arrives after the lock was given up cannot bring the lock back.
 type Claim struct {
@@ -66,7 +66,7 @@ type Answer struct {
 	Last     uint64 // revision of the key, if Conflict; 0 if the key has none
 }
 
-// Refusal classifies an answer: it is an acknowledgement or the reason for a refusal.
+// Refusal classifies an answer: it is an acknowledgment or the reason for a refusal.
 type Refusal uint8
 
 const (
@@ -112,7 +112,7 @@ type Verdict struct {
 	Delete   uint64 // revision at which to delete the claim's record; 0 if there is none to delete
 }
 
-// Outcome is the result of a step towards a lock.
+// Outcome is the result of a step toward a lock.
 type Outcome uint8
 
 const (
@@ -219,7 +219,7 @@ func (c *Claim) RecordRead(e record.Entry, now clock.Instant) Verdict {
 	case e.Status == record.StatusBroken: //safety:broken-not-adopted
 		return Verdict{Outcome: Lost, Delete: e.Revision}
 	case c.acknowledged(e.Attempt): //safety:acknowledged-first
-		return Verdict{} // its acknowledgement decides, but has not been judged yet
+		return Verdict{} // its acknowledgment decides, but has not been judged yet
 	case !c.open(e.Attempt):
 		return Verdict{Outcome: Busy} // not written by this client
 	}

@@ -3,7 +3,7 @@ package core
 import "github.com/natslock/locks/internal/record"
 
 // Denial judges what a one-shot call has found. A denial must have been true at some moment during the call, but a
-// lagging server may show a holder, reader or waiter that has already left. A grant needs no such judgement, because
+// lagging server may show a holder, reader or waiter that has already left. A grant needs no such judgment, because
 // the server checks the write.
 //
 //	found --> by a server that cannot lag, or at a revision that the leader has named: the denial is true

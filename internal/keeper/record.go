@@ -23,7 +23,7 @@ type Granted struct {
 }
 
 // Record is the record of a lease or a place that this client keeps alive. [core.Kept] defines its states and judges
-// its events; Record carries out the judgements.
+// its events; Record carries out the judgments.
 type Record struct {
 	keeper *Keeper
 	owner  Owner
@@ -148,7 +148,7 @@ func (k *Record) tick(now clock.Instant) {
 	k.Apply(u, "")
 }
 
-// Apply carries out a judgement. why describes the evidence for an end, if the caller knows it. Whatever must not
+// Apply carries out a judgment. why describes the evidence for an end, if the caller knows it. Whatever must not
 // happen under the mutex is deferred to [Keeper.Unlock]. The mutex must be held.
 func (k *Record) Apply(u core.Consequence, why string) {
 	r := k.keeper

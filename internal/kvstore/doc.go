@@ -34,7 +34,7 @@
 //
 // # What a reply proves
 //
-// An acknowledgement proves that the server applied the write, and a conflict proves that
+// An acknowledgment proves that the server applied the write, and a conflict proves that
 // it did not. The absence of a reply proves nothing: the server may apply the write
 // immediately, half a minute later, or never. [Store.Send] therefore has no timeout. It
 // reports a reply whenever one arrives and leaves it to the caller to decide when that is

@@ -21,7 +21,7 @@ func (l *line) Denied(key string) error {
 // knows without I/O. Otherwise the error matches [ErrUnavailable]. The store becomes unhealthy 5
 // s after it sends a write that goes unanswered, or is refused for a reason other than a
 // conflict, unless the server has acknowledged a write since. It recovers with the next
-// acknowledgement, or after a minute without writes.
+// acknowledgment, or after a minute without writes.
 func (l *line) Healthy() error {
 	if l.away() {
 		return fmt.Errorf("%w: connection is reconnecting", ErrUnavailable)

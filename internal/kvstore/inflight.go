@@ -14,7 +14,7 @@ import (
 
 // A stream can stop accepting writes for good while its servers keep answering requests
 // about it, and a network can lose both. Unanswered writes reveal either problem, so the
-// store remembers the oldest one since the last acknowledgement.
+// store remembers the oldest one since the last acknowledgment.
 
 const (
 	// replyTimeout limits a request whose context has no earlier deadline.
@@ -78,7 +78,7 @@ type sentWrite struct {
 type health struct {
 	last atomic.Int64  // when the last write was sent, relative to the store's creation
 	sent atomic.Uint64 // number of writes sent
-	// stored is the value of sent at the last acknowledgement or reconnect. A reconnect
+	// stored is the value of sent at the last acknowledgment or reconnect. A reconnect
 	// counts because it loses replies.
 	stored atomic.Uint64
 	// failed is the oldest write since then whose reply shows that the stream did not
@@ -173,7 +173,7 @@ func (f *inFlight) answered(w sentWrite, a Answer) {
 }
 
 // orphan keeps the reply to a write whose caller has given up, until the next
-// acknowledgement makes it irrelevant. It reports whether it did. The caller must hold mu.
+// acknowledgment makes it irrelevant. It reports whether it did. The caller must hold mu.
 func (f *inFlight) orphan(id uint64) bool {
 	h := &f.health
 	stored := h.stored.Load()
@@ -212,7 +212,7 @@ func (f *inFlight) refused(key string) {
 	}
 }
 
-// unanswered returns the oldest write since the last acknowledgement that has gone
+// unanswered returns the oldest write since the last acknowledgment that has gone
 // unanswered, or stayed refused, for at least silentAfter. If a refused write qualifies,
 // refusal is the error of the last refusal.
 func (f *inFlight) unanswered(now time.Duration) (oldest sentWrite, refusal error, found bool) {

@@ -12,7 +12,7 @@ const (
 	// which the store warns.
 	silences = 3
 	// silentFor is how long the store waits for the notification of the last of these writes.
-	// Behind a gateway, notifications take a different route from acknowledgements, and the
+	// Behind a gateway, notifications take a different route from acknowledgments, and the
 	// first ones may be missed because the subscription is not yet in place there.
 	silentFor = time.Second
 )

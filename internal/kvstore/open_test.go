@@ -178,9 +178,9 @@ func TestOpenRefuses(t *testing.T) {
 	wantErr(t, err, kvstore.ErrUnavailable)
 	_, err = kvstore.Open(ctx, js, kvstore.Config{Replicas: 3}) // no cluster
 	wantErr(t, err, kvstore.ErrUnavailable)
-	cancelled, cancel := context.WithCancel(ctx)
+	canceled, cancel := context.WithCancel(ctx)
 	cancel()
-	_, err = kvstore.Open(cancelled, js, kvstore.Config{})
+	_, err = kvstore.Open(canceled, js, kvstore.Config{})
 	wantErr(t, err, context.Canceled)
 	_, err = js.Stream(ctx, "KV_natslock")
 	wantErr(t, err, jetstream.ErrStreamNotFound)

@@ -26,7 +26,7 @@ const (
 type writer struct {
 	*stream
 	acknowledged func(sentWrite)        // called for every acknowledged write
-	ackHead      atomic.Pointer[[]byte] // the part of an acknowledgement before the sequence
+	ackHead      atomic.Pointer[[]byte] // the part of an acknowledgment before the sequence
 }
 
 func newWriter(s *stream, acknowledged func(sentWrite)) *writer {
@@ -159,7 +159,7 @@ func (s *writer) answer(w sentWrite, m *nats.Msg) Answer {
 	}
 }
 
-// plainAck parses an acknowledgement that differs from the last decoded one only in its
+// plainAck parses an acknowledgment that differs from the last decoded one only in its
 // sequence. Decoding the JSON takes ten times as long.
 func (s *writer) plainAck(data []byte) (uint64, bool) {
 	known := s.ackHead.Load()
@@ -183,7 +183,7 @@ func (s *writer) plainAck(data []byte) (uint64, bool) {
 	return n, true
 }
 
-// learnAck remembers the part of a decoded acknowledgement before its sequence, if the
+// learnAck remembers the part of a decoded acknowledgment before its sequence, if the
 // sequence comes last.
 func (s *writer) learnAck(data []byte, sequence uint64) {
 	if head, ok := bytes.CutSuffix(data, []byte(`"seq":`+strconv.FormatUint(sequence, 10)+"}")); ok {

@@ -135,10 +135,10 @@ func TestRefusedBeforeIO(t *testing.T) {
 	if _, err = s.Create(ctx, "lock.a", make([]byte, kvstore.MaxRecord+1), ttl); err == nil {
 		t.Fatal("a value larger than MaxRecord was accepted")
 	}
-	cancelled, cancel := context.WithCancelCause(ctx)
+	canceled, cancel := context.WithCancelCause(ctx)
 	why := errors.New("because")
 	cancel(why)
-	_, err = s.Create(cancelled, "lock.a", nil, ttl)
+	_, err = s.Create(canceled, "lock.a", nil, ttl)
 	wantErr(t, err, context.Canceled, why)
 
 	create(t, s, "lock.first", "")

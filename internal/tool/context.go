@@ -127,7 +127,7 @@ func (c *Context) applyLogin(o *nats.Options) (err error) {
 }
 
 // transport returns the context's transport settings, except those that over overrides. It
-// rejects settings that it cannot honour.
+// rejects settings that it cannot honor.
 func (c *Context) transport(over *Connection) (below Connection, err error) {
 	if over.TLSCert == "" {
 		switch {

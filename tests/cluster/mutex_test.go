@@ -38,7 +38,7 @@ func TestClusterGivenUp(t *testing.T) {
 			_, err := c.Lock(t.Context(), "l", natslock.MaxWait(20*time.Millisecond))
 			return err
 		},
-		"cancelled": func(c *natslock.Client) error {
+		"canceled": func(c *natslock.Client) error {
 			ctx, cancel := context.WithCancel(t.Context())
 			time.AfterFunc(20*time.Millisecond, cancel)
 			_, err := c.Lock(ctx, "l")

@@ -101,7 +101,7 @@ func TestCohortFirstGivesUp(t *testing.T) {
 }
 
 // TestCohortRefusalOvertakes checks that the client keeps its place and ticket when the refusal of
-// a second attempt overtakes the acknowledgement of the first, even if the goroutine that asked
+// a second attempt overtakes the acknowledgment of the first, even if the goroutine that asked
 // first gives up.
 func TestCohortRefusalOvertakes(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
@@ -123,7 +123,7 @@ func TestCohortRefusalOvertakes(t *testing.T) {
 		})
 		f.FailReads(func(op faults.ReadOp, what string) error {
 			if op == faults.ReadGet && strings.HasPrefix(what, "wait.l.") {
-				time.Sleep(300 * time.Millisecond) // the acknowledgement arrives in the meantime
+				time.Sleep(300 * time.Millisecond) // the acknowledgment arrives in the meantime
 			}
 			return nil
 		})

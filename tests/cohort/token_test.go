@@ -118,7 +118,7 @@ func TestCohortTokensRunOut(t *testing.T) {
 	})
 }
 
-// TestCohortTokensOfLostAnswers checks that tokens rise even if the acknowledgements of renewals
+// TestCohortTokensOfLostAnswers checks that tokens rise even if the acknowledgments of renewals
 // are lost.
 func TestCohortTokensOfLostAnswers(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {

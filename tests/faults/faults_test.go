@@ -301,7 +301,7 @@ func TestValidityCountsFromSending(t *testing.T) {
 	}
 }
 
-// TestFirstAnswerTooLate delays the acknowledgement of a claim until the lease is over for its
+// TestFirstAnswerTooLate delays the acknowledgment of a claim until the lease is over for its
 // holder. It must not be treated as a grant, and the record must be removed.
 func TestFirstAnswerTooLate(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {

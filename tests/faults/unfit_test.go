@@ -154,7 +154,7 @@ func TestUnfitEndsRequests(t *testing.T) {
 }
 
 // TestUnfitClaimUnderWay checks that a claim ends once the client knows that the bucket is unfit. A
-// later acknowledgement grants nothing, and the record is deleted.
+// later acknowledgment grants nothing, and the record is deleted.
 func TestUnfitClaimUnderWay(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c, faulty := kit.JoinFaulty(t, s)

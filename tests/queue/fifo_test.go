@@ -55,7 +55,7 @@ func TestFIFOGivingUp(t *testing.T) {
 		r := kit.NewRaw(t, s.Connect())
 		holder := kit.Must(t, a.Lock, "l")
 		first := c[0].Await(t, "l")
-		cancelled := c[1].Await(t, "l")
+		canceled := c[1].Await(t, "l")
 		limited := c[2].Await(t, "l", natslock.MaxWait(3*time.Second))
 		deadline := kit.Begin(t, func(ctx context.Context) (*natslock.Lock, error) {
 			ctx, cancel := context.WithTimeout(ctx, 4*time.Second)
@@ -69,8 +69,8 @@ func TestFIFOGivingUp(t *testing.T) {
 
 		time.Sleep(2 * time.Second)
 		reason := errors.New("the user went away")
-		cancelled.Cancel(reason)
-		err := cancelled.Failed(t)
+		canceled.Cancel(reason)
+		err := canceled.Failed(t)
 		require.ErrorIs(t, err, natslock.ErrTimeout)
 		require.ErrorIs(t, err, context.Canceled)
 		require.ErrorIs(t, err, reason)

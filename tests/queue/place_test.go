@@ -153,7 +153,7 @@ func TestPlaceOutlastsPause(t *testing.T) {
 }
 
 // TestPlaceWhoseRenewalIsUnnotified checks that a waiter keeps its place, and so gets the lock
-// ahead of those behind it, if the acknowledgement of a renewal is lost. The next renewal is
+// ahead of those behind it, if the acknowledgment of a renewal is lost. The next renewal is
 // refused and discovers the one that was applied.
 func TestPlaceWhoseRenewalIsUnnotified(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {

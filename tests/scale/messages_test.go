@@ -96,7 +96,7 @@ func TestMessagesHotPath(t *testing.T) {
 }
 
 // TestMessagesHeld checks that a held lock sends one message per renewal, due every third of the
-// TTL, and receives two: the acknowledgement and the client's own watch notification.
+// TTL, and receives two: the acknowledgment and the client's own watch notification.
 func TestMessagesHeld(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {
 		c := kit.Join(t, s)

@@ -200,12 +200,12 @@ func (x *index) last(key string, at time.Duration) (e Entry, laterKnown, ok bool
 	return events[i-1], i < len(events), true
 }
 
-// excused reports whether one of two holders is the victim of an exception in favour of the
+// excused reports whether one of two holders is the victim of an exception in favor of the
 // other. The other holder has a higher token, and was granted the lock no earlier than the
 // exception.
 func (x *index) excused(a, b *Hold) bool { return x.lets(b, a) || x.lets(a, b) }
 
-// lets reports whether an exception removed the victim in favour of in.
+// lets reports whether an exception removed the victim in favor of in.
 func (x *index) lets(in, victim *Hold) bool {
 	e, ok := x.victim[victim.claim()]
 	return ok && in.From.At >= e.at && in.Token > victim.Token

@@ -626,7 +626,7 @@ func (c *claim) end() {
 	c.over = true
 }
 
-// acked judges an acknowledgement that arrived after write had stopped waiting for it.
+// acked judges an acknowledgment that arrived after write had stopped waiting for it.
 func (c *claim) acked(n, revision uint64) {
 	c.mu.Lock()
 	over, sent := c.over, c.sent[n]

@@ -6,7 +6,7 @@ import (
 )
 
 // This file is the client's side of a mutex, plus the operator's break. Reading a record and
-// judging it are a single step, because a later judgement of the same content could only be
+// judging it are a single step, because a later judgment of the same content could only be
 // refused more often.
 
 // send puts a write in transit. It returns false if the scope allows no more.

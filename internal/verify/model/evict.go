@@ -10,7 +10,7 @@ package model
 // may carry on and consider itself first until it looks for its place, so for a moment two
 // waiters can be first.
 //
-// A head whose read and claim take longer than those 1.2 s is modelled as paused, because only
+// A head whose read and claim take longer than those 1.2 s is modeled as paused, because only
 // running waiters are entitled to their places.
 
 const keepsPlace = "a running waiter that is not passed keeps its place"

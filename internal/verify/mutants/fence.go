@@ -17,7 +17,7 @@ var fenceMutants = []mutant{
 	{label: "fence-confirm", operator: "never", test: "fence.TestPurgedInOpen",
 		weak: "a holder whose token was purged while it opened its lanes goes on"},
 	{label: "fence-renamed", operator: "never", test: "fence.TestRenamed",
-		weak: "a holder takes the acknowledgement of another subject for its fence"},
+		weak: "a holder takes the acknowledgment of another subject for its fence"},
 	{label: "fence-foreign", operator: "never", test: "fence.TestForeign",
 		weak: "a holder opens the fence over a tombstone that hides the greatest token"},
 	{label: "fence-guard", operator: "drop", test: "fence.TestOpen",

@@ -20,7 +20,7 @@ import (
 // mutant refers to the line by its label, so it survives moving the line to another file or
 // renaming a variable in it.
 
-var labelled = regexp.MustCompile(`//safety:([a-z0-9-]+)\s*$`)
+var labeled = regexp.MustCompile(`//safety:([a-z0-9-]+)\s*$`)
 
 // place is the position of a label.
 type place struct {
@@ -28,8 +28,8 @@ type place struct {
 	line int
 }
 
-// unlabelled lists the directories without production code.
-var unlabelled = []string{"internal/verify", "bench", "examples", "docs", ".git"}
+// unlabeled lists the directories without production code.
+var unlabeled = []string{"internal/verify", "bench", "examples", "docs", ".git"}
 
 // labels finds the labels in the tree. Each label may occur only once.
 func labels(root string) (map[string]place, error) {
@@ -44,7 +44,7 @@ func labels(root string) (map[string]place, error) {
 		}
 		name = filepath.ToSlash(name)
 		if d.IsDir() {
-			for _, skipped := range unlabelled {
+			for _, skipped := range unlabeled {
 				if name == skipped {
 					return filepath.SkipDir
 				}
@@ -75,7 +75,7 @@ func labelsIn(found map[string]place, name string, fset *token.FileSet, file *as
 			if !strings.Contains(c.Text, "//safety:") {
 				continue
 			}
-			m := labelled.FindStringSubmatch(c.Text)
+			m := labeled.FindStringSubmatch(c.Text)
 			here := place{name, fset.Position(c.Pos()).Line}
 			if m == nil {
 				return fmt.Errorf("%s:%d: a label ends its line and has small letters, digits and hyphens: %s", here.file, here.line, c.Text)

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// mutant is one weakening of the library: an operator applied to a labelled line.
+// mutant is one weakening of the library: an operator applied to a labeled line.
 type mutant struct {
 	label    string // the line's label
 	operator string // what is done to the line

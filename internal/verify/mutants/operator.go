@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// An operator weakens the statement or composite literal element that begins on the labelled
+// An operator weakens the statement or composite literal element that begins on the labeled
 // line:
 //
 //	never, always    its condition is false, or true

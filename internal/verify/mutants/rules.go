@@ -39,7 +39,7 @@ var rules = []rule{
 	{"a view is not ahead of the leader", []string{"view-reached"}},
 	{"an unreadable record has an unknown holder", []string{"unknown-owner", "record-judged"}},
 	{"validity counts from the sending, and stops a margin short", []string{"margin", "from-sending"}},
-	{"a late acknowledgement grants nothing", []string{"late-answer"}},
+	{"a late acknowledgment grants nothing", []string{"late-answer"}},
 	{"a late renewal revives nothing", []string{"late-renewal"}},
 	{"a found record counts from its own sending", []string{"own-sending", "found-sending"}},
 	{"a claim that is over is never granted", []string{"over-answered", "over-closed"}},

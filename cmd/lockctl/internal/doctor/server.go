@@ -165,7 +165,7 @@ func (d *doctor) notImported(err error) bool {
 	return silent(err) && o.Domain == "" && o.APIPrefix != ""
 }
 
-// why returns the server's refusal if that is what cancelled the request, and err otherwise.
+// why returns the server's refusal if that is what canceled the request, and err otherwise.
 func (d *doctor) why(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return d.s.NC.LastError()

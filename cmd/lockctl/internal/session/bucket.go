@@ -46,7 +46,7 @@ func (s *Session) Where() string {
 	return place
 }
 
-// Unrefused returns a context for a few requests. It is cancelled if the server refuses one of
+// Unrefused returns a context for a few requests. It is canceled if the server refuses one of
 // them, because a refusal arrives as an error on the connection and the request itself gets no
 // response.
 func (s *Session) Unrefused(limit time.Duration) (context.Context, context.CancelFunc) {

@@ -45,7 +45,7 @@ func (f *Feed) Run(ctx context.Context) error {
 	defer states.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var refused error // set before ctx is cancelled
+	var refused error // set before ctx is canceled
 	states.Go(func() {
 		for {
 			select {

@@ -21,7 +21,7 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// SetupColors enables colours if standard output is a terminal that can show them and the user
+// SetupColors enables colors if standard output is a terminal that can show them and the user
 // has not turned them off (https://no-color.org).
 func SetupColors() {
 	if console.IsTerminal(os.Stdout) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" {
@@ -32,7 +32,7 @@ func SetupColors() {
 	}
 }
 
-// Text colours. While colours are disabled, their Sprint methods leave the text unchanged.
+// Text colors. While colors are disabled, their Sprint methods leave the text unchanged.
 const (
 	Alarm = text.FgRed // for what a user should look at
 	Faint = text.Faint // for details
@@ -127,7 +127,7 @@ func Brief(d time.Duration) string {
 	return fmt.Sprintf("%dd%02dh", int(d.Hours())/24, int(d.Hours())%24)
 }
 
-// EventType returns the table column for an event's type, coloured so that grants, waits and
+// EventType returns the table column for an event's type, colored so that grants, waits and
 // lost locks stand out.
 func EventType(t admin.EventType, name string) string {
 	name = padded(name, 8)
@@ -147,7 +147,7 @@ func padded(s string, width int) string {
 	return s + strings.Repeat(" ", max(width-len(s), 0))
 }
 
-// paint is like color.Sprint, but costs nothing while colours are disabled.
+// paint is like color.Sprint, but costs nothing while colors are disabled.
 func paint(color text.Color, s string) string {
 	if !colored {
 		return s
@@ -155,5 +155,5 @@ func paint(color text.Color, s string) string {
 	return color.Sprint(s)
 }
 
-// colored reports whether colours are enabled.
+// colored reports whether colors are enabled.
 var colored bool

@@ -91,7 +91,7 @@ func (m *top) listLines() []string {
 	return lines
 }
 
-// mark marks the selected line so that it is visible even on a terminal without colours.
+// mark marks the selected line so that it is visible even on a terminal without colors.
 func mark(line string, selected bool) string {
 	if !selected {
 		return " " + line

@@ -168,7 +168,7 @@ export function put(e, text) {
   if (e.textContent !== text) e.textContent = text;
 }
 
-// tones are the colours of events.
+// tones are the colors of events.
 const tones = { granted: "good", expired: "bad", broken: "bad", late: "bad", queued: "soft", "gave up": "soft" };
 
 // eventItem is an event as an item of a list.
