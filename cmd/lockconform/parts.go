@@ -20,7 +20,7 @@ var ofParts = []*Case{
 	{Name: "read-renewal", Level: 3, Part: rwlock, judge: readRenewal, TTL: 2 * time.Second, Must: "A reader renews and releases its own record like any lease, without a guard, so that the expectation applies to its own key."},
 	{Name: "read-behind-gate", Level: 3, Part: rwlock, judge: readBehindGate, Must: "A reader must not (M96) claim at it before it has read a tombstone there."},
 	{Name: "read-again", Level: 3, Part: rwlock, judge: readAgain, TTL: 10 * time.Second, Must: "An attempt to join that follows an unanswered one must (M95) have a new id and therefore a new key, because the expectation does not protect that key."},
-	{Name: "read-clean-up", Level: 3, Part: rwlock, judge: readCleanUp, TTL: 10 * time.Second, Must: "To clean up after an attempt the client must not (M63) write at its E, which is about the gate."},
+	{Name: "read-clean-up", Level: 3, Part: rwlock, judge: readCleanUp, TTL: 10 * time.Second, Must: "To clean up after an attempt, the client must not (M63) write at its E, which refers to the gate."},
 	{Name: "read-behind-writer", Level: 3, Part: rwlock, judge: readBehindWriter, Must: "A reader must (M97) wait for earlier *writers*, but not for other readers once it knows that no writer is ahead of it. A writer must (M98) wait for every earlier waiter."},
 	{Name: "read-beside-readers", Level: 3, Part: rwlock, judge: readBesideReaders, Must: "A reader must (M97) wait for earlier *writers*, but not for other readers once it knows that no writer is ahead of it. A writer must (M98) wait for every earlier waiter."},
 	{Name: "write", Level: 3, Part: rwlock, judge: writes, Must: "A *writer* takes the *gate* `rw.<name>` as a mutex is taken, with the queue `rwait.<name>.*`."},
@@ -39,7 +39,7 @@ var ofParts = []*Case{
 	{Name: "permit-full", Level: 3, Part: semaphore, judge: permitFull, Must: "A client must not (M104) claim slots at or above its own number."},
 	{Name: "permit-queue", Level: 3, Part: semaphore, judge: permitQueue, Must: "A waiter must not (M105) claim slots in its turn before it is the first."},
 	{Name: "permit-newcomer", Level: 3, Part: semaphore, judge: permitNewcomer, Must: "If the queue has a place, it queues."},
-	{Name: "permit-unequal", Level: 3, Part: semaphore, judge: permitUnequal, Must: "A free slot at or above that does not show that the head is dead, so no waiter claims it out of turn."},
+	{Name: "permit-unequal", Level: 3, Part: semaphore, judge: permitUnequal, Must: "A free slot at or above that number does not show that the head is dead, so no waiter claims it out of turn."},
 	{Name: "permit-late", Level: 3, Part: semaphore, judge: permitLate, TTL: 10 * time.Second, Must: "A claim of one slot must (M108) be over before the claim of another begins. A late acknowledgment of the first must not (M109) become a second grant."},
 }
 

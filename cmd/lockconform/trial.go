@@ -572,15 +572,15 @@ const (
 	mustArriveInTime  = "It must not (M48) count unless it arrives before the validity that it gives would end."
 	mustHaveMargin    = "The *margin* must (M45) be at least T/1000, and at least as long as the error that the client's clock can accumulate during T."
 	mustOrder         = "The waiter must (M72) list the queue, and order the places by ticket."
-	mustEndQuickly    = "of a tombstone: `DEL`, with `Nats-TTL: 1s`"
+	mustEndQuickly    = "only in a tombstone: `DEL`, with `Nats-TTL: 1s`"
 	mustRoundUp       = "A fraction must (M35) be rounded **up**."
-	mustRefuseTTL     = "A client refuses everything else before any I/O, even a TTL that is below 1 s before the rounding."
+	mustRefuseTTL     = "A client refuses all other TTLs before any I/O, even one that only rounding would raise to 1 s."
 	mustNotRead       = "It must (M32) treat a value as *unreadable* in exactly these cases, because readers have to agree on a queue."
-	mustRepeat        = "A renewal is a write of the same record with a number `r`, the token `t` and without `a`."
+	mustRepeat        = "A renewal writes the same record with a number `r` and the token `t`, but without `a`."
 	mustExpect        = "A client must not (M36) send any write, not even a deletion, without an expectation and a TTL."
 	mustNotExpectZero = "It expects the last revision that the client knows of its record, and must not (M84) expect 0."
 	mustGiveUp        = "A waiter that gives up writes status 4"
-	mustNameTheEnded  = "Its `id` is that of the record that it ends, even if that is another client's"
+	mustNameTheEnded  = "Its `id` is that of the record it ends, even if that record is another client's"
 	mustLeave         = "The tombstone must not (M77) have status 5 unless no place at all was ahead of it, because its successor then claims immediately. Otherwise it has status 9."
 )
 
@@ -639,7 +639,7 @@ var rules = []rule{
 		}
 		return unless(differ == "", "the field "+differ+" as the attempt has it")
 	}},
-	{"From level 2 on only *fixed* leases, which are never renewed, have `f` in their records.", func(_ *trial, w write) string {
+	{"From level 2 on, only *fixed* leases, which are never renewed, have `f` in their records.", func(_ *trial, w write) string {
 		return unless(w.deletes() || !w.renewal() || w.fields["f"] == nil || w.fields["by"] != nil, "no f in the renewal: a fixed lease is not renewed")
 	}},
 	{"the number of the attempt, from 1. Not in renewals", func(_ *trial, w write) string {
