@@ -133,12 +133,12 @@ var ofLevels = []*Case{
 	{Name: "out-of-turn-cycle", Level: 3, judge: outOfTurnCycle, Must: "Its *window* is open while these reads show the same head and a free lock, either at one revision or, after its tombstone has ended, without a record."},
 	{Name: "out-of-turn-head", Level: 3, judge: outOfTurnHead, Must: "Its *window* is open while these reads show the same head and a free lock, either at one revision or, after its tombstone has ended, without a record."},
 	{Name: "out-of-turn-hint", Level: 3, judge: outOfTurnHint, Must: "Only answers to its reads count, never a notification."},
-	{Name: "out-of-turn-gap", Level: 3, judge: outOfTurnGap, Must: "A read that fails, a new connection, a suspension, and a second or more between two answers must (M80) begin the window anew."},
+	{Name: "out-of-turn-gap", Level: 3, judge: outOfTurnGap, Must: "A failed read, a new connection, a suspension, or a gap of a second or more between two answers must (M80) restart the window."},
 	{Name: "out-of-turn-exact", Level: 3, judge: outOfTurnExact, Must: "the waiter deletes the place of the head with a tombstone of status 4, which must (M82) expect exactly the revision that the waiter read."},
 	{Name: "out-of-turn-others", Level: 3, judge: outOfTurnOthers, Must: "It must not (M83) delete any other waiter's place, or any place at all without such a grant."},
 	{Name: "overdue-clock", Level: 3, judge: overdueClock, Own: true, Must: "The time must (M55) be a server's, such as `ts` in a stream info."},
 	{Name: "overdue-notified", Level: 3, judge: overdueNotified, Must: "The client must (M54) have *read* the record."},
-	{Name: "overdue", Level: 3, judge: overdue, Own: true, Must: "Only the acknowledged tombstone ends the record, which must (M56) expect exactly r."},
+	{Name: "overdue", Level: 3, judge: overdue, Own: true, Must: "Only an acknowledged tombstone ends the record, and that tombstone must (M56) expect exactly r."},
 
 	// Level 4: faults.
 	{Name: "lost-answer", Level: 4, judge: lostAnswer, TTL: 5 * time.Second, Must: "If it is still in time, the claim is granted, with the validity *counted from when that attempt was sent*, and must not (M60) be granted as of a later attempt."},
