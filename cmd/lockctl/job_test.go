@@ -173,7 +173,7 @@ func TestTerminalBreak(t *testing.T) {
 		term.send(answer)
 		term.expect("nothing was broken")
 		term.expect("code=1\r\n")
-		require.NotContains(t, term.out.String()[:term.read], "\x1b[3", "no colors")
+		require.NotContains(t, term.out.String()[:term.read], "\x1b[3", "no colours")
 	}
 	require.Nil(t, locks(t, s, "info", "x")[0].Holder.Broken)
 	term.expect("$ ")

@@ -91,14 +91,14 @@ const (
 	cellWidth, cellHeight = 8, 18
 )
 
-func color(c vt10x.Color) string {
+func colour(c vt10x.Color) string {
 	switch {
 	case c == vt10x.DefaultFG:
 		return foreground
 	case c == vt10x.DefaultBG:
 		return background
 	case c < 16:
-		return colors[c]
+		return colours[c]
 	}
 	return foreground
 }
@@ -125,13 +125,13 @@ func svg(vt vt10x.View) string {
 			}
 			left, top := 12+from*cellWidth, 12+y*cellHeight
 			if first.BG != vt10x.DefaultBG {
-				fmt.Fprintf(&b, `<rect x="%d" y="%d" width="%d" height="%d" fill="%s"/>`+"\n", left, top, (x-from)*cellWidth, cellHeight, color(first.BG))
+				fmt.Fprintf(&b, `<rect x="%d" y="%d" width="%d" height="%d" fill="%s"/>`+"\n", left, top, (x-from)*cellWidth, cellHeight, colour(first.BG))
 			}
 			text := strings.TrimRight(run.String(), " ")
 			if text == "" {
 				continue
 			}
-			fmt.Fprintf(&b, `<text x="%d" y="%d" textLength="%d" fill="%s">`, left, top+13, len([]rune(text))*cellWidth, color(first.FG))
+			fmt.Fprintf(&b, `<text x="%d" y="%d" textLength="%d" fill="%s">`, left, top+13, len([]rune(text))*cellWidth, colour(first.FG))
 			_ = xml.EscapeText(&b, []byte(text))
 			b.WriteString("</text>\n")
 		}

@@ -278,7 +278,7 @@ func TestClaimJudged(t *testing.T) {
 			c.refuses(1, 8).judged("refused by 8")
 			c.finds(with(recordOf("other", 8, 1), record.StatusBroken)).is("busy")
 		}},
-		{"a refusal overtakes an acknowledgment", func(c *trial) {
+		{"a refusal overtakes an acknowledgement", func(c *trial) {
 			c.at(0).sends(0)
 			c.at(2).sends(0)
 			c.refuses(2, 7).judged("refused by 7")
@@ -287,7 +287,7 @@ func TestClaimJudged(t *testing.T) {
 			c.judged("granted 1 at 7")
 			c.closes(1).over("nothing")
 		}},
-		{"a refusal overtakes a late acknowledgment", func(c *trial) {
+		{"a refusal overtakes a late acknowledgement", func(c *trial) {
 			c.at(0).sends(0)
 			c.at(5).sends(0)
 			c.refuses(2, 7).judged("refused by 7")
@@ -745,7 +745,7 @@ func (o *orders) find(s *scene, e record.Entry) {
 		o.fail("%s", told(v))
 	}
 	if acked && e.Status != record.StatusBroken && v != (Verdict{}) {
-		o.fail("the acknowledgment of attempt %d is to be judged: %s", n, told(v))
+		o.fail("the acknowledgement of attempt %d is to be judged: %s", n, told(v))
 	}
 	o.decide(s, v)
 }
