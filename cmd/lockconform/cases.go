@@ -444,7 +444,7 @@ func validityOfRenewal(t *trial) {
 	t.status(x)
 	bound, _ := t.bound(x)
 	t.pauseUntil(bound.Add(rounding))
-	t.notHeld(x, fmt.Sprintf("not held: %v have passed since the renewal was sent", t.validity()))
+	t.notHeld(x, fmt.Sprintf("not held: %v have passed since the sending of the renewal", t.validity()))
 }
 
 func lateAnswer(t *trial) {

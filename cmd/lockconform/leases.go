@@ -101,7 +101,7 @@ func extendUnanswered(t *trial) {
 	t.expect(a.Result != "ok", `no "ok" from extend: no renewal was answered`, "%s", a)
 	bound, _ := t.bound(x)
 	t.pauseUntil(bound.Add(rounding))
-	t.notHeld(x, fmt.Sprintf("not held: %v have passed since the claim was sent", t.validity()))
+	t.notHeld(x, fmt.Sprintf("not held: %v have passed since the sending of the claim", t.validity()))
 }
 
 // extendRange requests TTLs that no renewed lease may have.
@@ -140,5 +140,5 @@ func extendShorter(t *trial) {
 	over := asked.Add(time.Duration(a.Left)*time.Millisecond - rounding).Sub(end)
 	t.expect(!a.Held || over <= 0, "a validity that ends within 2 s of sending the renewal", "%d ms left, which ends %v later than that", a.Left, over.Round(time.Millisecond))
 	t.pauseUntil(end.Add(rounding))
-	t.notHeld(x, "not held: 2 s have passed since the renewal was sent")
+	t.notHeld(x, "not held: 2 s have passed since the sending of the renewal")
 }

@@ -340,7 +340,7 @@ func (t *trial) within(name string, a answer, asked time.Time) {
 	left := time.Duration(a.Left) * time.Millisecond
 	if over := asked.Add(left - rounding).Sub(bound); over > 0 {
 		t.violated(mustEndInTime,
-			fmt.Sprintf("a validity that ends %v after sending %s", t.validity(), w.String()), "%v left, which ends %v later than that", left, over.Round(time.Millisecond))
+			fmt.Sprintf("a validity that ends %v after the sending of %s", t.validity(), w.String()), "%v left, which ends %v later than that", left, over.Round(time.Millisecond))
 	}
 }
 
