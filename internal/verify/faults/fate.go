@@ -117,9 +117,9 @@ func (c Counts) Faults() int {
 		c.NotSent + c.EventsDropped + c.EventsForged + c.ReadsFailed
 }
 
-// Fate draws the fate of the n-th write. Each write has its own generator, so neither other
-// draws nor their order affect it. A rule that needs to know its write's fate returns Fate's
-// result instead of [ByRates].
+// Fate draws the fate of the n-th write. Each write has its own generator, so its fate depends
+// neither on other draws nor on their order. A rule that needs to know its write's fate
+// returns Fate's result instead of [ByRates].
 func (r Rates) Fate(seed uint64, n int) Fate {
 	rnd := rand.New(rand.NewPCG(seed, uint64(n)))
 	p, d := rnd.Float64(), time.Duration(rnd.Float64()*float64(r.MaxDelay))

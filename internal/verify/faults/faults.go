@@ -12,8 +12,8 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 )
 
-// Store is a [kvstore.KV] that passes everything on to another one, except for the faults that
-// a test injects.
+// Store is a [kvstore.KV] that passes everything on to another store, except for the faults
+// that a test injects.
 //
 //	f := faults.New(store, seed)
 //	f.OnSend(func(n int, w kvstore.Write) faults.Fate { ... })
@@ -198,7 +198,8 @@ func (f *Store) Send(w kvstore.Write, done func(kvstore.Answer)) (forget func(),
 				return
 			}
 			f.count(&f.counts.Delayed)
-			// After an error the write never arrived, and no caller waits for it any more.
+			// If there is an error, the write never arrived, but no caller is waiting for it
+			// anymore.
 			_, _ = f.wrapped.Send(copyOf(w), a.giveUnless(fate.Mute))
 		})
 	case KindHold:
@@ -229,7 +230,8 @@ type answer struct {
 	forgotten bool // or given
 }
 
-// send sends the write now. The returned forget tells the wrapped store as well.
+// send sends the write now. The returned function makes the wrapped store forget the write as
+// well.
 func (a *answer) send(w kvstore.Write, done func(kvstore.Answer)) (func(), error) {
 	inner, err := a.f.wrapped.Send(w, done)
 	if err != nil {

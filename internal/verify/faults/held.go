@@ -32,7 +32,7 @@ func (h *HeldWrite) Release() bool {
 // Drop drops the write, so that it never reaches the server.
 func (h *HeldWrite) Drop() { h.take() }
 
-// take removes the write from the held ones, and reports whether it was among them.
+// take removes the write from the held writes, and reports whether it was among them.
 func (h *HeldWrite) take() bool {
 	h.f.mu.Lock()
 	defer h.f.mu.Unlock()

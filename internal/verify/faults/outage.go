@@ -10,9 +10,9 @@ import (
 
 // Fail starts an outage, or ends it if err is nil. During an outage all requests fail with err,
 // which another call can change. No notification arrives, and a delayed write whose delay ends
-// is lost. Like a connection, the Store reports the start and the end of the outage to the
-// functions registered with OnConnection. It reports the end to the watches as well, because
-// they may have missed events.
+// during the outage is lost. Like a connection, the Store reports the start and the end of the
+// outage to the functions registered with OnConnection. It reports the end to the watches as
+// well, because they may have missed events.
 func (f *Store) Fail(err error) {
 	f.mu.Lock()
 	was := f.outage
@@ -46,8 +46,8 @@ func (f *Store) failure() error {
 	return f.outage
 }
 
-// Denied returns the outage's error if it is a missing permission. Otherwise the wrapped store
-// answers.
+// Denied returns the outage's error if it reports a missing permission, and otherwise asks the
+// wrapped store.
 func (f *Store) Denied(key string) error {
 	if err := f.failure(); errors.Is(err, kvstore.ErrPermission) {
 		return err
@@ -55,7 +55,7 @@ func (f *Store) Denied(key string) error {
 	return f.wrapped.Denied(key)
 }
 
-// Healthy returns the outage's error. Without an outage the wrapped store answers.
+// Healthy returns the outage's error. Without an outage, it asks the wrapped store.
 func (f *Store) Healthy() error {
 	if err := f.failure(); err != nil {
 		return err

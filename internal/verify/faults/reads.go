@@ -20,7 +20,7 @@ const (
 	ReadVerify ReadOp = "Verify"
 )
 
-// errHang is a type of its own so that no other error equals Hang.
+// errHang is a distinct type so that no other error equals Hang.
 type errHang struct{}
 
 func (errHang) Error() string { return "no answer until the context is done" }
@@ -31,10 +31,10 @@ func (errHang) Error() string { return "no answer until the context is done" }
 var Hang error = errHang{}
 
 // FailReads sets the rule that decides which reads fail from now on. A nil rule removes it.
-// asked is the key or pattern that is read, and empty for Verify. For a list it is only the
+// asked is the key or pattern being read, or empty for Verify. For a list it is only the
 // pattern, even with [kvstore.Beside]. If the rule returns an error, the read returns that
-// error without asking the store. If the rule returns nil the read passes, and if it returns
-// [Hang] the read gets no answer.
+// error without asking the store. If the rule returns nil, the read passes; if it returns
+// [Hang], the read gets no answer.
 func (f *Store) FailReads(rule func(op ReadOp, asked string) error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -22,15 +22,16 @@ func (v Violation) String() string {
 
 // Options configures a [Check].
 type Options struct {
-	// Least maps the names of [History.Counts] to the minimum counts without which a history
-	// proves nothing.
+	// Least maps names from [History.Counts] to the minimum counts below which a history proves
+	// nothing.
 	Least map[string]int
 	// Patience limits how long check 4 searches each stretch of operations. The default is a
 	// minute. A stretch that is still undecided by then is a violation.
 	Patience time.Duration
 }
 
-// Check judges a history. It must not be called in a bubble, because check 4 needs real time.
+// Check judges a history. It must not be called in a synctest bubble, because check 4 needs
+// real time.
 func Check(h *History, o Options) []Violation {
 	x := newIndex(h)
 	found := x.fouls
@@ -82,8 +83,8 @@ func Check(h *History, o Options) []Violation {
 
 // Counts reports how much happened: "grants", "reads", "writes", "readers at once", "joins",
 // "queued", "expired" and "superseded". It includes a count for each outcome, such as "lock
-// ok", and for each kind of fault. "expired" counts the holders whose lease ran out by the
-// clock, and "superseded" counts the uses that a resource refused.
+// ok", and for each kind of fault. "expired" counts the holders whose lease expired, and
+// "superseded" counts the uses that a resource refused.
 func (h *History) Counts() map[string]int {
 	n := map[string]int{}
 	for what, k := range h.Faults {

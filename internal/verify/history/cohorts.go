@@ -26,7 +26,7 @@ const (
 // tenure is a cohort's lease. A cohort consists of the goroutines of one client that want a
 // lock in the same mode with the same options. A tenure is named after its claim.
 type tenure struct {
-	Entry          // the first record
+	Entry          // its first record
 	holds  []*Hold // in the order in which they were served
 	place  Ticket  // the place it was granted from; zero if unknown
 	direct bool    // it never queued
@@ -35,8 +35,8 @@ type tenure struct {
 // from returns when the first holder was granted the lock.
 func (t *tenure) from() time.Duration { return t.holds[0].From.At }
 
-// tenures returns the leases of a lock or slot in the order of their records. It returns only
-// readers' leases if shared is true, and only the others otherwise.
+// tenures returns the leases of a lock or slot in the order of their records. If shared is
+// true it returns only readers' leases, and otherwise only the others.
 func (x *index) tenures(lock string, shared bool) (list []*tenure) {
 	byClaim := map[string]*tenure{}
 	keys := []string{lock}
@@ -81,14 +81,14 @@ func (x *index) tenures(lock string, shared bool) (list []*tenure) {
 	return list
 }
 
-// passed reports whether the lease was granted ahead of p. [index.order] judges whether it was
-// allowed to be.
+// passed reports whether the lease was granted ahead of p. [index.order] judges whether that
+// was allowed.
 func (t *tenure) passed(p place) bool {
 	return p.first.Revision < t.Revision && (t.place.ID == "" || p.first.Revision < t.place.Ticket)
 }
 
 // opens returns the ids of the holders that began a lease. Every other holder got the lock from
-// the one before it.
+// its predecessor.
 func (x *index) opens(locks ...string) map[string]bool {
 	ids := map[string]bool{}
 	for _, lock := range locks {
@@ -104,7 +104,7 @@ func (x *index) opens(locks ...string) map[string]bool {
 }
 
 // served reports whether the cohort that waited at a place may have been granted the lock
-// before a revision, in which case it no longer waits there.
+// before the given revision, in which case it no longer waits there.
 func served(tenures []*tenure, p place, revision uint64) bool {
 	i, _ := slices.BinarySearchFunc(tenures, p.first.Revision, func(t *tenure, at uint64) int { return cmp.Compare(t.Revision, at) })
 	for _, t := range tenures[i:] {
@@ -212,22 +212,22 @@ func own(op *Op, h *Hold) bool {
 	return op.Client == h.Client && op.Shared == h.Shared && op.Cohort == h.Cohort
 }
 
-// inTurn reports whether a cohort granted the lock to h on its own during the turn of its
-// lease.
+// inTurn reports whether a cohort granted the lock to h on its own during its lease's turn.
 func (x *index) inTurn(t *tenure, before, h *Hold) bool {
 	ends := t.from() + x.h.Turn
 	if x.h.Turn > 0 && h.From.At < ends {
 		return true
 	}
-	// It was served in time, but had to wait for a new revision because the tokens had run out.
+	// The previous holder unlocked in time, but h had to wait for a new revision because the
+	// tokens had run out.
 	return h.Token%record.GrantsPerRevision == 0 && before != nil && before.Unlock.At < ends
 }
 
-// exact finds goroutines that were granted a lock ahead of others that had already queued when
-// they called. It applies only if nothing fails and clients have no turns, because then each
-// goroutine that wants a mutex or a write lock has its own place. A goroutine that has not
-// queued yet may be passed: it may repeatedly find the lock free and still lose the race for
-// it.
+// exact finds goroutines that were granted a lock ahead of others, although those had already
+// queued when the goroutines called. It applies only if nothing fails and clients have no
+// turns, because then each goroutine that wants a mutex or a write lock has its own place. A
+// goroutine that has not queued yet may be passed: it may repeatedly find the lock free and
+// still lose the race for it.
 func (x *index) exact(lock string) (found []Violation) {
 	if !x.h.Calm || x.h.Turn > 0 {
 		return nil
@@ -267,7 +267,7 @@ func (x *index) exact(lock string) (found []Violation) {
 			if w.end() <= h.From.At {
 				continue
 			}
-			// A goroutine that gives up returns when its place has ended, or a little later.
+			// A goroutine that gives up returns once its place has ended, or a little later.
 			if e, ok := x.before(w.place.Key, x.revisionAt(h.From.At)+1); w.Outcome != OK && (!ok || e.Deleted || e.ID != w.place.ID) {
 				continue
 			}
@@ -304,7 +304,7 @@ func (x *index) fifo(lock string, ops []*Op) (found []Violation) {
 		}
 	}
 	ask := time.Duration(0)
-	if x.h.Notice == 0 { // the machine's clock
+	if x.h.Notice == 0 { // the history uses the machine's clock
 		ask = noted
 	}
 	waited := func(op *Op) time.Duration {
@@ -339,9 +339,9 @@ func (x *index) fifo(lock string, ops []*Op) (found []Violation) {
 	return found
 }
 
-// outOfLine finds undisturbed acquires that waited for longer than the TTL and a second while
-// their client had neither a place nor a lease in their mode. Others could have taken the lock
-// any number of times meanwhile.
+// outOfLine finds undisturbed acquires that waited for longer than the TTL plus a second while
+// their client had neither a place nor a lease in their mode. In the meantime, others could
+// have taken the lock any number of times.
 func (x *index) outOfLine(lock string, ops []*Op, locks ...string) (found []Violation) {
 	limit := max(x.h.TTL, shortest) + time.Second
 	if x.h.TTL == 0 || x.h.Lossy {
@@ -458,7 +458,8 @@ func (x *index) places(locks ...string) (list []place) {
 		for _, op := range x.ops[lock] {
 			for i, t := range op.Tickets {
 				key := x.waitKey(lock, t.ID)
-				// If the place ended before it was known, this is not the key's first record.
+				// If the place ended before its owner learned of it, this is not the key's first
+				// record.
 				if first, ok := x.before(key, t.Ticket+1); ok && t.Ticket > 0 && first.Revision == t.Ticket {
 					list = append(list, place{op, i, first})
 				}
@@ -469,8 +470,8 @@ func (x *index) places(locks ...string) (list []place) {
 	return list
 }
 
-// became reports whether a place was first in the queue when its cohort was granted the lock
-// after a revision.
+// became reports whether a place's cohort was granted the lock after the given revision, while
+// the place was first in the queue.
 func (x *index) became(p place, revision uint64) bool {
 	return slices.ContainsFunc(x.keys[p.first.Key], func(e Entry) bool {
 		return e.Revision > revision && e.Deleted && e.Status == statusGranted && e.ID == p.first.ID

@@ -30,13 +30,13 @@
 //  1. Beliefs of conflicting holders do not overlap, and no belief outlives the record that
 //     it rests on. Only its owner overwrites or deletes a live record. No reader joins behind a
 //     gate, and no writer is granted the lock while a reader's record is alive.
-//  2. Tokens rise in the order of grants, and each rests on a record of its claim.
+//  2. Tokens increase in the order of the grants, and each rests on a record of its claim.
 //  3. A resource that refuses smaller tokens accepts nothing from a superseded holder, and
-//     never refuses a holder inside its validity.
+//     never refuses a holder during its validity.
 //  4. The operations are linearizable against a model of a lease.
 //  5. Clients are served in the order in which they queue, and a client's goroutines in the
 //     order in which they asked. See Order below.
-//  6. No waiter stays out for longer than the TTL and a second while the lock is free, or
+//  6. No waiter stays out for longer than the TTL plus a second while the lock is free, or
 //     while its client has neither a place in the queue nor a lease.
 //  7. The library leaves nothing behind: no key, goroutine or subscription.
 //  8. The history is not vacuous.
@@ -57,7 +57,7 @@
 //     may have asked later, because it uses its cohort's place. Every place except the cohort's
 //     own is foreign, even a place of the same client in the other mode.
 //   - No goroutine passes another one of its cohort that asked earlier and is still waiting.
-//   - Without turns, goroutines that ask when a place is known are granted the lock after that
+//   - Without turns, goroutines that ask once a place is known are granted the lock after that
 //     place.
 //
 // The recorder has to see [admin.EventQueued], with the acquire's context, for each goroutine

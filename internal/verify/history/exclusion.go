@@ -12,7 +12,7 @@ import (
 // overlaps finds conflicting holders of a lock whose beliefs overlap. holds must be in the
 // order of their grants.
 func (x *index) overlaps(holds []*Hold) (found []Violation) {
-	var in []*Hold // those that are not over yet
+	var in []*Hold // the beliefs that have not ended yet
 	for _, b := range holds {
 		kept := in[:0]
 		for _, a := range in {
@@ -79,7 +79,7 @@ func alone(holds []*Hold) (found []Violation) {
 // numbered finds a token that does not rest on any record that its claim had before the grant,
 // or that rests on a record that was never acknowledged to the client.
 func (x *index) numbered(h *Hold) (found []Violation) {
-	if x.h.Lossy || h.Client == "" || len(x.claims[h.claim()]) == 0 { // [index.backed] judges that
+	if x.h.Lossy || h.Client == "" || len(x.claims[h.claim()]) == 0 { // left to [index.backed]
 		return nil
 	}
 	why := "belongs to no record of its claim"
@@ -173,7 +173,7 @@ func (x *index) tokens(holds []*Hold) (found []Violation) {
 	var exclusive, all *Hold // the holders with the highest tokens so far
 	for _, h := range holds {
 		if h.Until < h.From.At {
-			continue // it was over before its holder knew about it
+			continue // the lock was over before its holder knew about the grant
 		}
 		above := exclusive
 		if !h.Shared {
@@ -194,7 +194,7 @@ func (x *index) tokens(holds []*Hold) (found []Violation) {
 }
 
 // resource finds uses that a resource accepted from a holder after it had accepted one from a
-// later holder, and uses that it refused inside the holder's validity.
+// later holder, and uses that it refused during the holder's validity.
 func (x *index) resource(lock string) (found []Violation) {
 	order := map[string]int{} // the order of grants, by holder
 	holds := map[string]*Hold{}

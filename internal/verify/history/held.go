@@ -35,8 +35,8 @@ func (h *Held) Unlock(ctx context.Context) error {
 	return err
 }
 
-// Drop loses the handle, so no goroutine will unlock it. In a bubble the garbage collector
-// cannot end the lock, so Drop ends it.
+// Drop loses the handle, so that no goroutine will unlock the lock. In a bubble, the garbage
+// collector cannot end the lock, so Drop does it.
 func (h *Held) Drop() { kit.Drop(h.lock) }
 
 // Extend confirms the lock now.

@@ -85,7 +85,7 @@ type Op struct {
 
 func (o *Op) acquires() bool { return o.Do == Lock || o.Do == Try }
 
-// end returns when the operation was over, or never if it is pending.
+// end returns when the operation ended, or never if it is pending.
 func (o *Op) end() time.Duration {
 	if o.Return.zero() {
 		return never
@@ -133,14 +133,14 @@ type Hold struct {
 	Unknown bool `json:"unknown,omitempty"`
 }
 
-// Confirmation is a validity end that was seen at some time.
+// Confirmation is the end of a validity, and when the holder saw it.
 type Confirmation struct {
 	At    time.Duration `json:"at"`
 	Until time.Duration `json:"until"`
 }
 
-// end returns when the belief ends. If the clock ends it, that comes before everything recorded
-// at the same time.
+// end returns when the belief ends. A belief that expires ends before everything recorded at
+// the same time.
 func (h *Hold) end() Moment {
 	if !h.Unlock.zero() && h.Unlock.At <= h.Until {
 		return h.Unlock
@@ -149,7 +149,7 @@ func (h *Hold) end() Moment {
 }
 
 // claimOf returns the id of a holder's claim. The claim's first holder has that id, and later
-// ones have it with a number appended.
+// holders have it with a number appended.
 func claimOf(id string) string {
 	claim, _, _ := strings.Cut(id, ".")
 	return claim
@@ -161,7 +161,7 @@ func (h *Hold) claim() string { return claimOf(h.ID) }
 // holder had made.
 func (h *Hold) local() bool { return h.claim() != h.ID }
 
-// conflicts reports whether the two exclude each other.
+// conflicts reports whether the two holders exclude each other.
 func (h *Hold) conflicts(o *Hold) bool { return h.Lock == o.Lock && !(h.Shared && o.Shared) }
 
 // Entry is a change to the stream.
@@ -193,8 +193,8 @@ func (e Entry) ends() time.Duration {
 	return e.At + e.TTL
 }
 
-// Disturbance is a period in which a client could not work as it should. A cut link lasts for
-// some time, whereas an injected fault takes none.
+// Disturbance is a period in which a client could not work properly. A cut link lasts for some
+// time, whereas an injected fault is instantaneous.
 type Disturbance struct {
 	Client string        `json:"client"` // "" for all clients
 	What   string        `json:"what"`
@@ -208,7 +208,7 @@ const PlaceForged = "place forged"
 
 // History is a record of operations, beliefs and changes to the stream.
 type History struct {
-	// Repeat is the command that produces such a history again.
+	// Repeat is the command that reproduces such a history.
 	Repeat string        `json:"repeat,omitempty"`
 	Began  time.Time     `json:"began"`
 	Ended  time.Duration `json:"ended"`
@@ -219,10 +219,10 @@ type History struct {
 	// Stream is in revision order. Tapped reports whether it was recorded.
 	Stream []Entry `json:"stream,omitempty"`
 	// Turn is how long after its grant a cohort may serve goroutines that came after a foreign
-	// place was known. If it is zero, clients serve goroutines in the exact order.
+	// place was known. If it is zero, clients serve goroutines in exact order.
 	Turn time.Duration `json:"turn,omitempty"`
-	// Notice is the longest time for which a client may be unaware of a foreign place. The
-	// default is [silence].
+	// Notice is the longest that a client may be unaware of a foreign place. The default is
+	// [silence].
 	Notice time.Duration `json:"notice,omitempty"`
 	// Calm reports that nothing fails.
 	Calm   bool `json:"calm,omitempty"`
@@ -250,7 +250,7 @@ func gateKey(kind admin.Kind, name string) string {
 
 // lockOf returns the lock to which a key belongs, and the key's role. The role is "lock" or
 // "rw" for the holder, "sem" for a slot, "read" for a reader, and "wait", "rwait" or "swait"
-// for a place in a queue. A slot is a lock of its own.
+// for a place in a queue. Each slot is a separate lock.
 func lockOf(key string) (lock, role string) {
 	role, rest, _ := strings.Cut(key, ".")
 	switch role {

@@ -18,15 +18,15 @@ import (
 // enters. While the gate stands, a reader can join only by sharing the lease of a reader that
 // is already in.
 //
-// A belief may end by the clock, or with an Unlock that was not confirmed. Its end is then a
+// A belief may expire, or end with an Unlock that was not confirmed. Its end is then a
 // separate operation, and the lock may become free at any time between the end of the belief
 // and the end of the record.
 //
-// An acquire without a grant may or may not have taken effect. Because no client believes in
-// it, it changes nothing in the model. A refusal may still name the record of such an acquire,
-// and then the stream must contain that record.
+// An acquire without a grant may or may not have taken effect. Because no client believes that
+// it did, the acquire changes nothing in the model. A refusal may still name the acquire's
+// record, and then the stream must contain that record.
 
-// state is comparable because porcupine requires it.
+// state is comparable, as porcupine requires.
 type state struct {
 	gate      uint64 // the claim's first token; 0 if none
 	writer    uint64 // 0 if none
@@ -137,7 +137,7 @@ func model(from state) porcupine.Model {
 }
 
 // span is an operation of the model with the times that bound it. Edges at equal times are
-// ordered by class: ends by the clock come first, and ends of records come last.
+// ordered by class: beliefs that expire come first, and ends of records come last.
 type span struct {
 	step
 	client   string
@@ -156,8 +156,9 @@ func (e edge) compare(o edge) int {
 	return cmp.Or(cmp.Compare(e.at, o.at), cmp.Compare(e.class, o.class), cmp.Compare(e.seq, o.seq))
 }
 
-// late is how long after its TTL a record may still keep others out. It becomes overdue only
-// after the slack, and clients may notice that late because reads sometimes fail.
+// late is how long after its TTL a record may still keep others out. The record becomes
+// overdue only after the slack, and clients may be late to notice because reads sometimes
+// fail.
 const late = time.Second
 
 // linear checks the operations on a lock against the model. It splits them into stretches at
@@ -302,15 +303,15 @@ func (x *index) spans(lock string) (list []span, found []Violation) {
 			}
 			leave.to = edge{at: max(x.gone(h), belief.At), class: 1}
 		}
-		if leave.from.compare(recorded(h.From)) <= 0 { // it was over by the time it began
+		if leave.from.compare(recorded(h.From)) <= 0 { // the belief had ended by the time it began
 			leave.from = recorded(h.From)
 			leave.to = edge{at: max(leave.to.at, leave.from.at), class: 1}
 		}
 		gone := edge{at: x.gone(h), class: 1}
 		stays := !out && x.h.Tapped && !x.h.Lossy && leave.to.compare(gone) < 0
 		if h.Shared {
-			// The client may keep its last reader's lease idle. Until the record is removed,
-			// the lease keeps others out.
+			// The client may hold on to its last reader's lease after that reader leaves. Until
+			// the lease's record is removed, it keeps others out.
 			if stays && last[h.claim()] == h {
 				leave.to = gone
 			}
@@ -344,15 +345,16 @@ func (x *index) spans(lock string) (list []span, found []Violation) {
 			found = append(found, Violation{Check: 4, Lock: lock, At: op.Call.At, What: fmt.Sprintf(
 				"%s was refused by a holder with token %d, which never existed", op.Client, op.Token)})
 		}
-		// Otherwise the refusal names a victim, or an attempt that was not granted.
+		// Otherwise the refusal names the victim of an exception, or an attempt that was not
+		// granted.
 	}
 	return list, found
 }
 
 // otherAttempt reports whether a token belongs to another attempt of a granted claim. A later
-// attempt arrived after the claim had been released. An earlier one was never answered, and its
-// record had been removed by the time of the grant. Such an attempt's record keeps others out,
-// and a break names it.
+// attempt arrived after the claim had been released. An earlier attempt was never answered, and
+// its record had been removed by the time of the grant. While it exists, the record of such an
+// attempt keeps others out, and a break of that record names the attempt's token.
 func (x *index) otherAttempt(lock string, token, granted uint64, freed span) bool {
 	for _, e := range x.keys[lock] {
 		if !e.Deleted && e.Token == 0 && record.TokenOrTicket(e.Key, e.Revision) == token {
@@ -362,7 +364,7 @@ func (x *index) otherAttempt(lock string, token, granted uint64, freed span) boo
 	return false
 }
 
-// gates holds the claims of a lock.
+// gates holds a lock's claims.
 type gates struct {
 	of     map[string]uint64 // the first token that each claim granted
 	claims map[uint64]string // the claim of each token

@@ -19,8 +19,8 @@ const (
 )
 
 // shortest is the shortest TTL that check 6 assumes. A waiter that missed a notification
-// rereads the records that it waits for every 2.5 to 3.5 s. It may claim a lock that an earlier
-// waiter leaves idle for more than a second.
+// rereads the records that it waits for every 2.5 to 3.5 s. Such a waiter may claim a lock that
+// a waiter ahead of it leaves idle for more than a second.
 const shortest = 5 * time.Second
 
 // place is a waiter's place in a queue.
@@ -30,12 +30,12 @@ type place struct {
 	first  Entry // its first record, whose revision is the ticket
 }
 
-// order finds grants that passed a waiter that had waited longer. A grant of a mutex, or to a
-// writer, must pass no waiter, and a grant to a reader must pass no writer. order excuses a
-// claim of a lock that was idle or whose holder's lease had run out. A claim may pass a waiter
-// that had left, that was dying without another renewal, or that had queued for less than the
-// bypass when the attempt was sent. [index.bound] judges the grants that a client makes on its
-// own.
+// order finds grants that passed a waiter that had waited longer. A grant of a mutex or to a
+// writer must not pass any waiter, and a grant to a reader must not pass any writer. order
+// excuses a claim of a lock that was idle or whose holder's lease had run out. A claim may
+// pass a waiter that had left, that was dying without another renewal, or that had queued for
+// less than [bypass] when the attempt was sent. [index.bound] judges the grants that a client
+// makes on its own.
 func (x *index) order(lock string) (found []Violation) {
 	l := x.locks[lock]
 	if l == nil {
@@ -82,7 +82,7 @@ func (x *index) order(lock string) (found []Violation) {
 				ticket = t
 			}
 		}
-		// The claim was sent before its place was written, and applied late.
+		// The claim was sent before its place was written, but applied late.
 		queued, ok := x.before(x.waitKey(lock, ticket.ID), at)
 		newcomer := !ok || granted.Since+time.Millisecond < queued.At
 		for _, p := range places[ended:] {
@@ -137,7 +137,7 @@ func (x *index) inGame(p place, granted Entry) bool {
 	return slices.ContainsFunc(events, renewed)
 }
 
-// interval is a period in which waiters need not get in.
+// interval is a period in which waiters are not required to get in.
 type interval struct {
 	from, until time.Duration
 	id, owner   string
@@ -172,7 +172,7 @@ const patience = 2 * time.Second
 // arrives.
 var unanswered = map[string]bool{"dropped": true, "answer lost": true, "read failed": true}
 
-// interval returns the period in which a client could not work as it should.
+// interval returns the period in which a client could not work properly.
 func (d Disturbance) interval() interval {
 	until := d.Until
 	switch {
@@ -184,7 +184,7 @@ func (d Disturbance) interval() interval {
 	return interval{from: d.From, until: until}
 }
 
-// disturbed returns the periods in which a client could not work as it should.
+// disturbed returns the periods in which a client could not work properly.
 func (x *index) disturbed(client string) (list []interval) {
 	for _, d := range x.h.Disturbances {
 		if d.Client == "" || d.Client == client {
@@ -194,7 +194,7 @@ func (x *index) disturbed(client string) (list []interval) {
 	return list
 }
 
-// waits finds acquires that waited for longer than the TTL and a second although the stream
+// waits finds acquires that waited for longer than the TTL plus a second although the stream
 // shows that the lock was free for them and nothing disturbed their client.
 func (x *index) waits() (found []Violation) {
 	limit := max(x.h.TTL, shortest) + time.Second

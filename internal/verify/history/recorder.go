@@ -16,8 +16,8 @@ import (
 	"github.com/natslock/locks/semaphore"
 )
 
-// Recorder records a [History]. It is safe for concurrent use, but only entirely inside one
-// bubble or entirely outside any.
+// Recorder records a [History]. It is safe for concurrent use, but must be used either
+// entirely inside one bubble or entirely outside any bubble.
 type Recorder struct {
 	began time.Time
 	taps  []tap
@@ -25,7 +25,7 @@ type Recorder struct {
 	mu       sync.Mutex // never held across I/O
 	h        History
 	seq      int64
-	open     map[*Held]struct{}    // those not unlocked yet
+	open     map[*Held]struct{}    // locks not unlocked yet
 	accepted map[string]acceptance // by resource
 	known    map[string]*knowledge // by client; see [Recorder.Over]
 }
@@ -53,8 +53,8 @@ func (r *Recorder) Turn(turn, notice time.Duration, calm bool) {
 	r.h.Turn, r.h.Notice, r.h.Calm = turn, notice, calm
 }
 
-// Repeat sets the command that produces such a history again. The result may differ because
-// goroutines are not scheduled in the same order.
+// Repeat sets the command that reproduces such a history. The result may differ because
+// goroutines may be scheduled in a different order.
 func (r *Recorder) Repeat(command string) { r.h.Repeat = command }
 
 func (r *Recorder) at(t time.Time) time.Duration { return t.Sub(r.began) }
@@ -248,7 +248,7 @@ func (r *Recorder) Granted(kind admin.Kind, mode admin.Mode, l *natslock.Lock) {
 	r.granted(nil, &pending{op: op}, l)
 }
 
-// Break breaks a holder that was read before.
+// Break breaks a holder that the caller has read.
 func (c *Client) Break(ctx context.Context, kind admin.Kind, name string, h admin.Holder, now bool) error {
 	op := Op{Client: c.Name, Lock: gateKey(kind, name), Do: Break, Token: h.Token, ID: h.ID}
 	if kind == admin.KindSemaphore {
@@ -323,8 +323,8 @@ func (r *Recorder) Left(what ...string) {
 	r.h.Left = append(r.h.Left, what...)
 }
 
-// History returns the history so far. A holder that still has a lock is taken to believe in it
-// until the end of its validity as known now.
+// History returns the history so far. A holder that still has a lock is assumed to believe in
+// it until its validity, as currently known, ends.
 func (r *Recorder) History() *History {
 	stream, tapped := r.stream()
 	r.mu.Lock()

@@ -13,7 +13,7 @@ import (
 )
 
 // Replica is a replica of a bucket that stops following when a test tells it to. It is
-// implemented as a separate bucket that receives its clients' writes as well.
+// implemented as a separate bucket that also receives its clients' writes.
 type Replica struct {
 	t     testing.TB
 	store *kvstore.Store
@@ -44,11 +44,11 @@ func NewReplica(t testing.TB, nc *nats.Conn) *Replica {
 }
 
 // Over returns a store for a client whose reads the replica answers. Writes and requests to the
-// leader go to kv, which has to be the bucket.
+// leader go to kv, which must be the bucket.
 func (r *Replica) Over(kv kvstore.KV) kvstore.KV { return &replicated{kv, r} }
 
-// Lag stops the replica from following. From then on it answers the reads that its state can
-// answer.
+// Lag stops the replica from following. From then on, it answers only the reads that its state
+// can answer.
 func (r *Replica) Lag() {
 	r.t.Helper()
 	st, err := r.store.State(r.t.Context(), "")
@@ -58,7 +58,7 @@ func (r *Replica) Lag() {
 	r.behind, r.last = true, st.LastRevision
 }
 
-// answers reports whether the replica answers a read with min.
+// answers reports whether the replica answers a read that requires revision min.
 func (r *Replica) answers(min uint64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -36,7 +36,7 @@ func semaphoreOf(lock string) string {
 	return ""
 }
 
-// semaphores applies to each semaphore the rules that concern all its slots.
+// semaphores applies the rules that concern all slots of a semaphore to each semaphore.
 func (x *index) semaphores() (found []Violation) {
 	all, locks := map[string][]*Op{}, map[string][]string{}
 	for lock, ops := range x.ops {
@@ -104,7 +104,7 @@ func (x *index) slotOrder(s string, ops []*Op, opens map[string]bool, places []p
 }
 
 // slotWaits finds undisturbed acquires that missed a free slot. Either a single slot known to
-// all clients stayed free for longer than the TTL and a second, or some such slot was free at
+// all clients stayed free for longer than the TTL plus a second, or some such slot was free at
 // every moment for twice as long. The second limit is longer because each time a slot is
 // granted to another waiter, the acquire's timer for that slot restarts; see [index.waits].
 func (x *index) slotWaits(s string, ops []*Op) (found []Violation) {

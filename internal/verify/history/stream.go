@@ -137,7 +137,7 @@ func (x *index) written(lock string, e Entry) *lockIndex {
 }
 
 // succeeds judges a change to a record that was not deleted. Either the record's owner made the
-// change, or the record was over, or the change is an exception.
+// change, or the record had ended, or the change is an exception.
 func (x *index) succeeds(was, e Entry) {
 	if e.At >= was.ends() || (e.ID == was.ID && e.ID != "" && !(e.Deleted && e.Status == statusBroken)) {
 		return

@@ -59,7 +59,7 @@ func (r *Recorder) stream() (all []Entry, tapped bool) {
 
 // all waits until all received messages have been recorded, and returns the changes.
 func (p *serverTap) all() []Entry {
-	_ = p.nc.Flush() // afterwards every message that the server has sent is here
+	_ = p.nc.Flush() // afterwards every message that the server has sent has arrived
 	for ; ; time.Sleep(time.Millisecond) {
 		waiting, _, _ := p.sub.Pending()
 		delivered, err := p.sub.Delivered()

@@ -56,8 +56,8 @@ var inside = bridge.Natslock[*natslock.Client, *natslock.Lock, natslock.Option, 
 // ValidUntil returns the end of a lock's validity, even if it has passed.
 func ValidUntil(l *natslock.Lock) time.Time { return time.Now().Add(inside.Left(l)) }
 
-// Drop does what the garbage collector does with an unreachable handle, because in a bubble the
-// collector cannot.
+// Drop does what the garbage collector does with an unreachable handle, because the collector
+// cannot do so in a bubble.
 func Drop(l *natslock.Lock) { inside.Drop(l) }
 
 // Keep keeps a handle reachable until the test ends, because the lock of a dropped handle is

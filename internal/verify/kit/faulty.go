@@ -12,20 +12,20 @@ import (
 )
 
 // FaultyBucket is a bucket, in memory or on a server, whose clients have fault injectors. It lets
-// one scenario run against both: in memory for every fault in a second or so, on a server in the
-// proof tier.
+// the same scenario run against both: in memory, where all faults together take a second or so, and
+// on a server in the proof tier.
 type FaultyBucket struct {
 	memory *kvstore.Memory
 	server *testutil.Server // nil for a bucket in memory
 }
 
-// WithMemoryBucket calls fn with a bucket in memory, on fake time.
+// WithMemoryBucket calls fn with a bucket in memory, in fake time.
 func WithMemoryBucket(t *testing.T, fn func(t *testing.T, b FaultyBucket)) {
 	t.Helper()
 	InMemory(t, func(t *testing.T, m *kvstore.Memory) { fn(t, FaultyBucket{memory: m}) })
 }
 
-// WithServerBucket calls fn with a bucket on a server, on fake time.
+// WithServerBucket calls fn with a bucket on a server, in fake time.
 func WithServerBucket(t *testing.T, fn func(t *testing.T, b FaultyBucket)) {
 	t.Helper()
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) { fn(t, FaultyBucket{server: s}) })

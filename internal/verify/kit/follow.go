@@ -10,7 +10,7 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// Follower receives the events of a Watch one at a time, except renewals.
+// Follower receives the events of a Watch, except renewals, one at a time.
 type Follower struct {
 	t      *testing.T
 	Events chan admin.Event

@@ -103,7 +103,7 @@ func (l *Line) Cut() {
 	l.fail(errCut)
 }
 
-// Heal ends a cut after a moment, and a black hole immediately.
+// Heal ends a cut after a short delay, and a black hole immediately.
 func (l *Line) Heal() {
 	l.Blackhole(false)
 	l.mu.Lock()

@@ -26,9 +26,9 @@ func Quiet() {
 	log.SetOutput(os.Stderr) // undo what SetDefault did to the log package
 }
 
-// MoreAtOnce runs four parallel tests per processor, for packages whose tests mostly wait for
-// servers and processes of their own. It has no effect in the proof tier, whose measurements must
-// not be disturbed, or if -parallel is given. Call it from TestMain.
+// MoreAtOnce runs four parallel tests per processor, for packages whose tests mostly wait for their
+// own servers and processes. It has no effect in the proof tier, whose measurements must not be
+// disturbed, or if -parallel is given. Call it from TestMain.
 func MoreAtOnce() {
 	flag.Parse()
 	chosen := tier.IsProof()

@@ -50,7 +50,7 @@ func (p *Tap) Take(t testing.TB, by ...*nats.Conn) []*nats.Msg {
 	for _, nc := range by {
 		require.NoError(t, nc.Flush()) // the server has handled what nc sent
 	}
-	require.NoError(t, p.nc.Flush()) // what the server has passed on is here
+	require.NoError(t, p.nc.Flush()) // what the server has passed on has arrived
 	n, _, err := p.sub.Pending()
 	require.NoError(t, err)
 	msgs := make([]*nats.Msg, n)

@@ -10,8 +10,8 @@ import (
 	"github.com/natslock/locks/internal/verify/faults"
 )
 
-// Lagging is a store whose replicas lag behind all writes. A read that does not name the
-// revision that its answer must contain finds nothing. After a number of answers the replicas
+// Lagging is a store whose replicas lag behind all writes. A read finds nothing unless it
+// names the revision that its answer must contain. After a number of answers the replicas
 // catch up.
 type Lagging struct {
 	kvstore.KV

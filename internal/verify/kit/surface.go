@@ -135,7 +135,7 @@ func receiver(e ast.Expr) string {
 	return ""
 }
 
-// calls calls a function repeatedly, each time with a different argument nil or too long.
+// calls calls a function repeatedly, each time with a different argument that is nil or too long.
 func (s *Surface) calls(t *testing.T, name string, fn func() reflect.Value) {
 	t.Helper()
 	typ := fn().Type()

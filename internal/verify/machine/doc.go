@@ -1,7 +1,7 @@
 // Package machine reports what slows a test down: the race detector, and other processes.
 //
-// The race detector makes a client several times as slow but leaves a server in another process
-// alone, so comparing the times of the two is meaningless while it is on. A simulation needs
-// only minutes to show the detector the races that it can find. The runs without it simulate
-// hours.
+// The race detector makes a client several times slower but does not affect a server in another
+// process, so comparing the times of the two is meaningless while it is on. A few simulated
+// minutes are enough for the detector to find the races it can find, whereas runs without it
+// simulate hours.
 package machine

@@ -27,7 +27,7 @@ func Quarter[T int | float64 | time.Duration](n T) T {
 }
 
 // Half returns half of n under the race detector, and n otherwise. It is for a test that
-// reaches its minimum counts in half of the time, but not in a quarter.
+// reaches its minimum counts in half the time, but not in a quarter.
 func Half[T int | float64](n T) T {
 	if Race {
 		return n / 2

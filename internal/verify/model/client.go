@@ -5,17 +5,17 @@ import (
 	"slices"
 )
 
-// This file is the client's side of a mutex, plus the operator's break. Reading a record and
-// judging it are a single step, because a later judgment of the same content could only be
-// refused more often.
+// This file models the client's side of a mutex, plus the operator's break. Reading a record
+// and judging it are a single step, because judging the same content later could only lead to
+// more refusals.
 
-// send puts a write in transit. It returns false if the scope allows no more.
+// send puts a write in transit. It returns false if the scope allows no more writes.
 func (c *lockScope) send(n *lockState, w lockWrite) bool {
 	return put(n.ways[:c.ways], w, lockWrite.compare)
 }
 
-// discard sends a deletion of the record at exactly revision rev. The deletion is a courtesy
-// that may never be applied.
+// discard sends a write that deletes the record at exactly revision rev. The deletion is a
+// courtesy that may never be applied.
 func (c *lockScope) discard(n *lockState, i, rev int8) {
 	w := lockWrite{verb: deleteLock, client: i, expect: rev}
 	if !slices.Contains(n.ways[:], w) {
@@ -23,8 +23,7 @@ func (c *lockScope) discard(n *lockState, i, rev int8) {
 	}
 }
 
-// end ends the claim or the lease. The record and the messages that it leaves behind stay in
-// the state.
+// end ends the claim or the lease. Any record and messages it leaves behind stay in the state.
 func (x *client) end() {
 	*x = client{phase: idle, made: x.made, behind: x.behind}
 }
@@ -308,7 +307,7 @@ func (c *lockScope) unwanted(x client, i int8, r lockRecord) bool {
 }
 
 // fresh returns a number for a new claim, or 0 if no more claims are allowed. It never reuses a
-// number that is still found in a write, an answer or a record.
+// number that still appears in a write, an answer or a record.
 func (c *lockScope) fresh(s lockState, i int8) int8 {
 	if c.claims > 0 {
 		if s.c[i].made < c.claims {

@@ -1,14 +1,15 @@
 package model
 
-// A waiter that gets the lock out of turn deletes the place of the head of the queue, which was
-// entitled to the free lock but did not take it. The waiter's own grant is the proof: while a
-// running client is about to take the lock, no other waiter sees it free for 1.2 s.
+// A waiter that gets the lock out of turn deletes the place of the waiter at the head of the
+// queue, which was entitled to the free lock but did not take it. The deleting waiter's own
+// grant proves that the head was not about to take the lock: while a running client is about
+// to, no other waiter sees the lock free for 1.2 s.
 //
 // The deletion is a separate step after the grant. The waiter reads the place before it claims
 // the lock, and the deletion expects the revision that it read, which in this model is the
-// ticket. A place that its owner has written since then is therefore kept. In between, the head
-// may carry on and consider itself first until it looks for its place, so for a moment two
-// waiters can be first.
+// ticket. A place that its owner has written since that read is therefore kept. Between the
+// grant and the deletion, the head may carry on and consider itself first until it looks for
+// its place, so for a moment two waiters can be first.
 //
 // A head whose read and claim take longer than those 1.2 s is modeled as paused, because only
 // running waiters are entitled to their places.
@@ -21,7 +22,7 @@ func (c *queueScope) entitled(s *queueState, i int8) bool {
 	if w.paused == 1 || w.place != 1 || w.phase < queued || w.phase > first {
 		return false
 	}
-	// The place that the waiter follows may have ended unnoticed.
+	// The waiter may not have noticed that the place it follows has ended.
 	return w.phase != following || w.note != nothing || c.there(s, w)
 }
 
@@ -30,7 +31,7 @@ func (c *queueScope) head(s *queueState, i int8) (who, ticket int8) {
 	who, ticket = -1, s.c[i].ticket
 	for j := range int8(len(c.modes)) {
 		w := s.c[j]
-		if w.orphan > 0 && w.orphan < ticket { // even an orphan of its own
+		if w.orphan > 0 && w.orphan < ticket { // even i's own orphan
 			who, ticket = j+4, w.orphan
 		}
 		if j != i && w.place != 0 && w.ticket < ticket {

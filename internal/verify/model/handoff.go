@@ -5,8 +5,9 @@ import "fmt"
 // handScope limits the exploration of a hand-over. A giver holds a lock and hands it over with its
 // last renewal, which is fixed. Two adopters have the handle, and each claims exactly the record
 // that it has read. A stranger claims the lock once the record has ended. Behind a gate the
-// stranger is a reader that joins next to an overdue record and leaves it in place. That is worse
-// than what the protocol allows, where the reader has to delete such a record first.
+// stranger is a reader that joins next to an overdue record and leaves it in place. This is worse
+// than anything the protocol allows, because the protocol requires the reader to delete the overdue
+// record first.
 type handScope struct {
 	name        string
 	ttl, margin int8
@@ -73,7 +74,7 @@ const (
 )
 
 // handClient is the giver, an adopter or the stranger. age[n-1] is how long ago attempt or renewal
-// n was sent, and by[n-1] is how long the record that it replaces then had left.
+// n was sent, and by[n-1] is how long the record it replaces had left at that time.
 type handClient struct {
 	phase, left, last, n int8
 	age, by, expect      [2]int8
@@ -270,7 +271,7 @@ func (c *handScope) answered(n *handState, a handAnswer) string {
 	return c.reads(n, a.who)
 }
 
-// renewed handles the answer to one of the giver's renewals, which is valid only if it arrives
+// renewed handles the answer to one of the giver's renewals. The answer is valid only if it arrives
 // before the previous validity ends.
 func (c *handScope) renewed(n *handState, a handAnswer) string {
 	x := &n.c[giver]
@@ -326,14 +327,14 @@ func (c *handScope) granted(n *handState, who, number, rev int8) string {
 	return "holds"
 }
 
-// discard sends a deletion of the record at exactly revision rev.
+// discard sends a write that deletes the record at exactly revision rev.
 func (c *handScope) discard(n *handState, who, rev int8) {
 	if !(who == stranger && c.gate) {
 		c.send(n, handWrite{verb: deleteHand, who: who, expect: rev})
 	}
 }
 
-// reads makes an adopter, or the stranger, judge the record after a refusal.
+// reads makes an adopter or the stranger judge the record after a refusal.
 func (c *handScope) reads(n *handState, who int8) string {
 	r, x := n.rec, &n.c[who]
 	own := r.who == who

@@ -1,11 +1,11 @@
 package model
 
 // lockScope limits how much of a mutex is explored, and selects the rule to leave out, if any.
-// Of the two clients the first may do everything, and the second only interferes.
+// Of the two clients, the first may do everything, and the second only interferes.
 type lockScope struct {
 	name        string
 	ttl, margin int8
-	shorter     int8 // a renewal may ask for this TTL; 0 if none does
+	shorter     int8 // a TTL that a renewal may request; 0 for none
 	early, late int8 // how much before and after the end of its TTL a server may remove a record
 	slow        int8 // how far a client's clock may fall behind
 	claims      int8 // claims per client; 0 for no limit
@@ -38,7 +38,7 @@ const (
 var lockVerbs = [...]string{"", "attempt", "renewal", "deletion", "break"}
 
 // lockRecord is the record under the key. An acquisition sets attempt, and a renewal sets
-// renewal and token. since is added to the record's age by variants of the rule "Overdue".
+// renewal and token. Variants of the rule "Overdue" add since to the record's age.
 type lockRecord struct{ rev, kind, client, claim, attempt, renewal, token, age, ttl, since int8 }
 
 func (r lockRecord) live() bool {
@@ -154,8 +154,8 @@ func (c *lockScope) next(s lockState, to *steps[lockState]) {
 	}
 }
 
-// time passes unless a record is already as late as a server may be. A clock that falls behind
-// misses the tick.
+// time advances the clocks unless a server is already as late as it may be in removing a
+// record. A clock that falls behind misses the tick.
 func (c *lockScope) time(s lockState, to *steps[lockState]) {
 	for _, r := range [...]lockRecord{s.rec, s.old} {
 		if r.kind != none && r.age >= r.ttl+c.late && !c.forgets {
@@ -257,8 +257,8 @@ func (c *lockScope) server(s lockState, to *steps[lockState]) {
 			answer(n, step, w, acked, s.next, "server")
 		}
 		if s.oldLast > 0 && w.expect != s.old.rev {
-			// The clients' writes reach both leaders. The other leader may still store this
-			// write after its client has trusted the refusal.
+			// The clients' writes reach both leaders. The other leader may still store this write
+			// after the client has trusted the deposed leader's refusal.
 			answer(s, step, w, refused, s.old.rev, "deposed leader")
 		}
 	}
@@ -278,7 +278,7 @@ func (c *lockScope) server(s lockState, to *steps[lockState]) {
 	}
 }
 
-// store applies a write that was checked age ago. The record's TTL starts at the check.
+// store applies a write that was checked age ticks ago. The record's TTL starts at the check.
 func (c *lockScope) store(n *lockState, w lockWrite, age int8) {
 	old := n.rec
 	rev := n.next

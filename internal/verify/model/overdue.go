@@ -3,15 +3,15 @@ package model
 import "slices"
 
 // The rule "Overdue" is the same for both locks: a client deletes a record that the server has
-// failed to remove in time, and continues as if the record had ended. The tombstone expects
+// failed to remove in time, and continues as if the record had ended. The deletion expects
 // exactly the record's revision.
 
 // servers determines how servers treat ended records.
 type servers struct {
 	forgets bool // a server may remove an ended record at any time, or never
 	revives int8 // restarts that bring back an ended record if no live one exists
-	// A record is overdue once a server's clock is past the record's time plus its TTL and the
-	// slack. Any two servers' clocks differ by at most the skew.
+	// A record is overdue once a server's clock is past the record's timestamp plus its TTL and
+	// the slack. Any two servers' clocks differ by at most the skew.
 	slack, skew int8
 }
 
@@ -27,8 +27,8 @@ func (c *servers) older(age, ttl int8) int8 {
 	return age + 1
 }
 
-// removal returns the kind of step by which a server removes a record. It is a fault for a
-// server that forgets, because liveness must not rely on that server.
+// removal returns the kind of step by which a server removes a record. The step is a fault for
+// a server that forgets, because liveness must not rely on that server.
 func (c *servers) removal() kind {
 	if c.forgets {
 		return fault
@@ -58,7 +58,7 @@ func (c *lockScope) overdue(r lockRecord) bool {
 }
 
 // since returns the age that a record inherits from its predecessor under the given variant,
-// and 0 otherwise.
+// or 0 under any other.
 func (c *lockScope) since(old lockRecord, variant weakness) int8 {
 	if c.weak == variant {
 		return min(old.age+old.since, old.ttl+c.slack)
@@ -74,7 +74,7 @@ func (c *lockScope) expects(s *lockState) []int8 {
 	return []int8{0}
 }
 
-// buries makes client i delete an overdue record that it has read, at the record's revision.
+// buries makes client i delete an overdue record at the revision it has read.
 func (c *lockScope) buries(s lockState, i int8, to *steps[lockState]) {
 	var revs []int8
 	if c.overdue(s.rec) {
@@ -228,9 +228,9 @@ func (c *queueScope) buryLock(s queueState, do doStep) {
 	}, "deletes the overdue lock")
 }
 
-// comesBack brings back a place that has ended, after a restart of the server or a late renewal
-// of the overdue place. The waiter never trusts that place again, so it becomes an orphan, like
-// a place whose answer was lost.
+// comesBack brings back an ended place after the server restarts or a late renewal of the
+// overdue place is stored. The waiter never trusts that place again, so it becomes an orphan,
+// like a place whose answer was lost.
 func (c *queueScope) comesBack(s queueState, i int8, do doStep) {
 	w := s.c[i]
 	waits := w.phase >= queued && w.phase <= first

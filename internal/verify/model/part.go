@@ -26,8 +26,8 @@ type partScope struct {
 const (
 	unwritten int8 = iota
 	inQueue
-	grantedFirst // its tombstone says that it was granted with no place at all ahead of it
-	ended        // it has another tombstone, or none any more
+	grantedFirst // its tombstone says that it was granted the lock with no place at all ahead of it
+	ended        // it has some other tombstone, or no longer has one
 )
 
 type partWaiter struct {
@@ -87,7 +87,7 @@ func (c *partScope) reads(i int) bool { return c.modes[i] == 'R' }
 func (c *partScope) blocks(j, i int) bool { return !c.reads(i) || !c.reads(j) }
 
 // free reports whether a waiter finds the lock free. Readers share the lock, and a writer waits for
-// them later.
+// the readers later.
 func (c *partScope) free(s *partState) bool {
 	for i, w := range s.c[:len(c.modes)] {
 		if (w.phase == won || w.phase == holds) && !c.reads(i) {
@@ -240,9 +240,9 @@ func part(revs [5]int8, from int8, n int) (shown []int, cut bool) {
 	return shown, cut
 }
 
-// lists reads every list of a state that a waiter could get. A list that was not cut off shows the
-// waiter's own place. A part that shows no place to wait for changes nothing, so the waiter reads
-// again.
+// lists reads every list that a waiter could get from a state. A list that was not cut off shows
+// the waiter's own place. A part that shows no place to wait for changes nothing, so the waiter
+// reads again.
 func (c *partScope) lists(s *partState, i int, revs [5]int8, where string, do doPart) {
 	for from := int8(1); from <= s.c[i].ticket; from++ {
 		for n := 1; n <= len(c.modes); n++ {
@@ -285,7 +285,7 @@ func (c *partScope) readsPart(s *partState, i int, shown []int, from int8, cut b
 			}
 			w.follow(j, w.known != 0, right)
 		}, "%s, and follows %s", words, c.who(j))
-		if c.blocks(j, i) { // otherwise a reader follows the reader right ahead of it, or the nearest writer
+		if c.blocks(j, i) { // otherwise a reader follows the reader directly ahead of it, or the nearest writer
 			break
 		}
 	}

@@ -39,7 +39,7 @@ const (
 // The notifications to a waiter.
 const (
 	nothing     int8 = iota
-	wasGranted       // the predecessor's tombstone says that it was granted with no place at all ahead of it
+	wasGranted       // the predecessor's tombstone says that it was granted the lock with no place at all ahead of it
 	wasLeft          // the predecessor's place has ended in some other way
 	lockChanged      // the lock has a tombstone
 )
@@ -52,7 +52,7 @@ type waiter struct {
 	key                  int8 // 1 if it left its last place voluntarily, and may queue again under the same key
 	again                int8 // 1 if it has queued again under the same key
 	paused               int8
-	next                 int8 // 1 if there is no place at all between the followed one and its own, or none ahead of its own if it is first
+	next                 int8 // 1 if there is no place at all between the followed place and its own, or none ahead of its own if it is first
 	asFirst              int8 // 1 if there was no place at all ahead of it when it won
 	holds                int8
 	window               int8 // 1 if it saw the queue empty less than 100 ms ago
@@ -321,7 +321,7 @@ func enqueue(n *queueState, w *waiter) {
 }
 
 // enqueueAgain queues under the key of the client's last place. A waiter that still follows the
-// old place is notified of the new one, but of no earlier change.
+// old place is notified of the new place, but not of any earlier change.
 func (c *queueScope) enqueueAgain(i int8) func(n *queueState, w *waiter) {
 	return func(n *queueState, w *waiter) {
 		enqueue(n, w)

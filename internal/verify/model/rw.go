@@ -16,7 +16,7 @@ type rwScope struct {
 	losses       bool // answers may be lost
 	several      bool // the stream is replicated, so an answer may come from a deposed leader
 	cuts         int8 // leaders that are deposed without noticing
-	holes        int8 // answers from a replica that is catching up and does not lead
+	holes        int8 // answers from a replica that is catching up and is not the leader
 	window       int8 // how far apart the two answers of a proof may be
 	breaks       int8 // breaks of readers
 	gateBreaks   int8
@@ -71,7 +71,7 @@ const (
 var rwVerbs = [...]string{"", "join", "renewal", "deletion", "break", "deletion as overdue", "gate claim", "gate renewal", "gate deletion", "gate break", "deletion of the gate as overdue"}
 
 // readKey is one reader's record. Reader i has the keys 2i and 2i+1, because a repeated join
-// has a new id. since is added to the record's age by a variant of the rule "Overdue".
+// has a new id. A variant of the rule "Overdue" adds since to the record's age.
 type readKey struct{ rev, kind, renewal, age, since int8 }
 
 type gateKey struct{ rev, kind, writer, renewal, age int8 }
@@ -97,13 +97,14 @@ type reader struct {
 	renewed                     [2]int8
 }
 
-// writer is a writer. Its writes to the gate are numbered, and 0 is the claim.
+// writer is the state of a writer. Its writes to the gate are numbered, starting with the
+// claim at 0.
 type writer struct {
 	phase, left, last, renewals, token int8
 	age                                [4]int8 // the age of each gate write
 	confirmed                          int8    // the last acknowledged gate write
 	holds                              int8    // 1 once the drain is over
-	// The request for the stream info: 1 in transit, 2 answered.
+	// asked is the state of the request for the stream info: 1 in transit, 2 answered.
 	asked, askedFor, askedRev int8
 	answerRev, answerLive     int8
 	// The answer comes from a replica that is catching up, so it lacks recently renewed
@@ -131,7 +132,7 @@ type rwState struct {
 	r                            [2]reader
 	w                            [2]writer
 	pastGate                     gateKey // the last gate to end, which a restart may bring back
-	pastKey                      readKey // the last reader's record to end
+	pastKey                      readKey // the last reader record to end
 	pastOf, revives              int8
 	cuts, breaks, gateBreaks, cl int8
 	holes                        int8
@@ -224,7 +225,8 @@ func (c *rwScope) next(s rwState, to *steps[rwState]) {
 	c.operator(s, to)
 }
 
-// time passes unless a record is already as late as a server may be.
+// time advances the clocks unless a server is already as late as it may be in removing a
+// record.
 func (c *rwScope) time(s rwState, to *steps[rwState]) {
 	n := s
 	ok := true
@@ -357,7 +359,7 @@ func catchingUp(keys [4]readKey, last int8) [4]readKey {
 
 var codes = [...]string{"", "stored", "refused", "in flight"}
 
-// apply judges a write by the revision that it expects, and stores it.
+// apply stores a write if the record has the revision that the write expects.
 func (c *rwScope) apply(n *rwState, w rwWrite) rwAnswer {
 	a := rwAnswer{verb: w.verb, who: w.who, id: w.id, n: w.n, code: refused}
 	rev := n.next
@@ -425,7 +427,7 @@ func (c *rwScope) apply(n *rwState, w rwWrite) rwAnswer {
 
 func (g gateKey) free() bool { return g.kind == none || g.kind == tombstone }
 
-// operator breaks the record that the server has shown.
+// operator breaks the record that the server has returned.
 func (c *rwScope) operator(s rwState, to *steps[rwState]) {
 	for i, k := range s.keys {
 		if s.breaks > 0 && k.kind == held {

@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// Narrow is a TCP proxy for a server. It limits the rate of its clients' publishes, and keeps
-// the order of everything that a client sends. It buffers whatever has to wait, without limit.
-// Whatever the server sends passes immediately.
+// Narrow is a TCP proxy for a server. It limits the rate of its clients' publishes, and
+// preserves the order of everything that a client sends. It buffers whatever has to wait,
+// without limit. Whatever the server sends passes immediately.
 type Narrow struct {
 	listener net.Listener
 	target   string
@@ -50,7 +50,7 @@ func NewNarrow(t testing.TB, url string) *Narrow {
 // URL returns the URL for clients.
 func (n *Narrow) URL() string { return "nats://" + n.listener.Addr().String() }
 
-// Carry sets how many publishes pass per second. 0 means all.
+// Carry sets how many publishes pass per second; 0 means no limit.
 func (n *Narrow) Carry(rate int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
