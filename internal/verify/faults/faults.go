@@ -198,7 +198,7 @@ func (f *Store) Send(w kvstore.Write, done func(kvstore.Answer)) (forget func(),
 				return
 			}
 			f.count(&f.counts.Delayed)
-			// If there is an error, the write never arrived, but no caller is waiting for it
+			// If this fails, the write never arrives, but no caller is waiting for its answer
 			// anymore.
 			_, _ = f.wrapped.Send(copyOf(w), a.giveUnless(fate.Mute))
 		})

@@ -223,9 +223,9 @@ func (x *index) inTurn(t *tenure, before, h *Hold) bool {
 	return h.Token%record.GrantsPerRevision == 0 && before != nil && before.Unlock.At < ends
 }
 
-// exact finds goroutines that were granted a lock ahead of others, although those had already
-// queued when the goroutines called. It applies only if nothing fails and clients have no
-// turns, because then each goroutine that wants a mutex or a write lock has its own place. A
+// exact finds goroutines that overtook others: each called after the others had queued, but
+// was granted the lock first. It applies only if nothing fails and clients have no turns,
+// because then each goroutine that wants a mutex or a write lock has its own place. A
 // goroutine that has not queued yet may be passed: it may repeatedly find the lock free and
 // still lose the race for it.
 func (x *index) exact(lock string) (found []Violation) {

@@ -158,7 +158,8 @@ func (l *Line) fail(err error) {
 	}
 }
 
-// back runs fn to pass something to a client, unless the line has been cut since.
+// back runs fn to pass something to a client, unless the line has been cut since cuts was
+// read.
 func (l *Line) back(cuts int, fn func()) {
 	l.mu.Lock()
 	switch {

@@ -11,7 +11,7 @@ import (
 )
 
 // Lagging is a store whose replicas lag behind all writes. A read finds nothing unless it
-// names the revision that its answer must contain. After a number of answers the replicas
+// names the revision that its answer must contain. After Answers such reads, the replicas
 // catch up.
 type Lagging struct {
 	kvstore.KV

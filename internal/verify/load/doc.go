@@ -1,2 +1,2 @@
-// Package load demands more of a bucket than it can do.
+// Package load demands more of a bucket than it can handle.
 package load

@@ -1,7 +1,6 @@
 // Command locker speaks lockconform's line protocol, which docs/protocol/conform.md specifies.
-// It locks with the library, or with -plain, with a separate locker that is written from
-// docs/protocol. -weak makes that locker break a rule, so that a test can see lockconform catch
-// it.
+// It locks with the library or, with -plain, with a separate locker written from docs/protocol.
+// -weak makes that locker break a rule, so that a test can check that lockconform catches it.
 package main
 
 import (

@@ -250,7 +250,7 @@ func encoded(name string) string {
 // result is what is known about a write.
 type result struct {
 	revision uint64 // where the write was stored
-	last     uint64 // the key's revision because of which the write was refused
+	last     uint64 // the key's revision that caused the refusal
 	refused  bool
 	inFlight bool
 	unknown  bool // no answer in time, or
@@ -481,7 +481,7 @@ func decoded(data []byte) map[string]any {
 	return fields
 }
 
-// read reads a key. On a single server every state is the newest.
+// read reads a key. On a single server, every state is the latest.
 func (p *plain) read(key string) (stored, error) {
 	m, err := p.nc.Request("$JS.API.DIRECT.GET.KV_"+p.bucket+".$KV."+p.bucket+"."+key, nil, time.Second)
 	if err != nil {
@@ -752,7 +752,7 @@ func (p *plain) look(t target) (lock stored, places []stored, ok bool) {
 		switch {
 		case err != nil && p.weak == needsMulti, err != nil && p.denied.Load() == 0:
 			return stored{}, nil, false
-		case err != nil: // the user may not do that
+		case err != nil: // the user is not allowed to do that
 			p.keyByKey.Store(true)
 		case m.Header.Get("Nats-Sequence") == "":
 			ok = true
@@ -1016,7 +1016,7 @@ type lease struct {
 	mu          sync.Mutex
 	revision    uint64
 	ttl         time.Duration
-	sent, until time.Time // of the last confirmed write, and its validity
+	sent, until time.Time // when the last confirmed write was sent, and when its validity ends
 	renewals    map[uint64]sending
 	r           uint64
 }

@@ -16,7 +16,7 @@ import (
 // gateOf returns the gate of a reader-writer lock and the gate's queue.
 func gateOf(name string) target { return target{"rw." + encoded(name), "rwait." + encoded(name)} }
 
-// queuing holds a place in a queue. Its user must leave the place in the end.
+// queuing holds a place in a queue. Its user must eventually leave the place.
 type queuing struct {
 	p     *plain
 	place *lease

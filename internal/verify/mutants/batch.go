@@ -21,8 +21,8 @@ import (
 // A batch is a copy of the library that contains many mutants, so that each test package is built
 // once instead of once per mutant. A function with labels exists several times: unchanged, and
 // weakened by each of its mutants. A function with the original name calls the version that the
-// environment selects. Labels outside functions do not fit into a batch, so their mutants are built
-// one at a time.
+// environment selects. Labels outside functions cannot be part of a batch, so their mutants are
+// built one at a time.
 
 // chosenMutant is the environment variable that holds the number of the selected mutant. 0, or no
 // value, selects the unchanged library.

@@ -17,8 +17,8 @@ import (
 //	if now >= end { //safety:late-answer
 //
 // The comment near the line says why the line matters, whereas the label is only its name. A
-// mutant refers to the line by its label, so it survives moving the line to another file or
-// renaming a variable in it.
+// mutant refers to the line by its label, so it still applies after the line moves to another
+// file or a variable in it is renamed.
 
 var labeled = regexp.MustCompile(`//safety:([a-z0-9-]+)\s*$`)
 

@@ -2,14 +2,14 @@
 // time, and requires the test named for that line to fail. Safety or progress depends on each of
 // these lines.
 //
-// A line of the core has a table test next to it that needs no server, and that test decides.
-// Another test, which runs from outside the package against a server, shows what the line is for.
-// It must pass without the mutants, and with -all it must also fail with its mutant.
+// A line of the core has a table test next to it that needs no server, and that test decides the
+// verdict. Another test, which runs from outside the package against a server, shows what the line
+// is for. It must pass without the mutants, and with -all it must also fail with its mutant.
 //
 //	go run ./internal/verify/mutants             # all mutants
 //	go run ./internal/verify/mutants -all        # with all named tests
 //	go run ./internal/verify/mutants -run '^guard' -v
-//	go run ./internal/verify/mutants -rules      # the page of the rules
+//	go run ./internal/verify/mutants -rules      # the rules page
 //
 // A weakened line has a label: a comment like //safety:late-answer at the end of the line. A
 // mutant consists of a label and an operator, such as "never" for a condition that never holds.
@@ -60,8 +60,8 @@ func main() {
 	}
 }
 
-// tryAll first checks that the tests of the mutants whose names match pass without them, and then
-// tries those mutants. The error is nil if every mutant is caught.
+// tryAll selects the mutants whose names match pattern, checks that their tests pass without them,
+// and then tries each mutant. The error is nil if every mutant is caught.
 func tryAll(ctx context.Context, pattern string, parallel int, outer, verbose bool) error {
 	names, err := regexp.Compile(pattern)
 	if err != nil {

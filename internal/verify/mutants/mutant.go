@@ -63,8 +63,8 @@ func (m mutant) tests(labels map[string]place) []named {
 	return all
 }
 
-// judges returns the tests that must fail: the one next to the line, and the other one too if
-// all is set.
+// judges returns the tests that must fail: the one next to the line and, if all is set, the
+// other one too.
 func (m mutant) judges(labels map[string]place, all bool) []named {
 	tests := m.tests(labels)
 	slices.Reverse(tests) // the fast one first

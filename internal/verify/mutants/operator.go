@@ -23,8 +23,8 @@ import (
 //	plus EXPR        what it assigns or returns is larger by EXPR
 //	arg 2 is EXPR    the second argument of the first call on the line is EXPR
 //
-// EXPR uses no names from this repository, so renaming them breaks nothing. The old code is
-// still evaluated or compiled where a variable would otherwise be unused.
+// EXPR uses no names from this repository, so that renaming an identifier breaks no mutant.
+// The old code is still evaluated or compiled where a variable would otherwise be unused.
 
 // weaken returns the text of a file with one line weakened.
 func weaken(text []byte, line int, operator string) ([]byte, error) {
@@ -104,7 +104,7 @@ func first[T ast.Node](t *target, fits func(T) bool) (n T, found bool) {
 }
 
 // whole returns the statement on the line. If there is none, it returns the literal's element
-// or the declaration, or failing that the expression.
+// or the declaration, or, failing that, the expression.
 func (t *target) whole() ast.Node {
 	if s, ok := first(t, func(s ast.Stmt) bool { _, block := s.(*ast.BlockStmt); return !block }); ok {
 		if d, isDecl := s.(*ast.DeclStmt); !isDecl {
@@ -355,7 +355,7 @@ func (t *target) replace(e ast.Expr, verb string, expr []string) error {
 	return errNoTarget
 }
 
-// number parses a number, which counts from 1, and returns the index.
+// number parses a number, which counts from 1, and returns it as an index.
 func number(s string, of int) (int, error) {
 	n, err := strconv.Atoi(s)
 	if err != nil || n < 1 || n > of {

@@ -1,7 +1,7 @@
 package main
 
-// partitionMutants weaken what a worker of a group decides. The lock of a partition always
-// keeps others out.
+// partitionMutants weaken what a worker in a group decides. A partition's lock always keeps
+// others out.
 var partitionMutants = []mutant{
 	{label: "partition-fresh-plan", operator: "never", test: "partition.TestGivesWay",
 		weak: "a holder gives way by a plan that is older than the request"},

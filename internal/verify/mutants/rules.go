@@ -16,10 +16,10 @@ import (
 //go:generate go run . -rules
 
 // rulesPage is the page that lists the rules, relative to the module's root. It is generated
-// from the labels in the code, from the mutants, and from the table rules.
+// from the labels in the code, from the mutants, and from the table named rules.
 const rulesPage = "docs/evidence/rules.md"
 
-// rule is a rule of the protocol, together with the labels of the lines that keep it.
+// rule is a rule of the protocol, together with the labels of the lines that enforce it.
 type rule struct {
 	text   string
 	labels []string
@@ -106,7 +106,7 @@ library does without the line.
 `
 )
 
-// page returns the page of the rules, with one row for each label in the code.
+// page returns the rules page, with one row for each label in the code.
 func page(root string, places map[string]place) (string, error) {
 	of := map[string][]mutant{}
 	for _, m := range mutants {
@@ -241,7 +241,7 @@ func enclosing(fset *token.FileSet, file *ast.File, line int) string {
 	return ""
 }
 
-// writeRules writes the page of the rules.
+// writeRules writes the rules page.
 func writeRules(root string) error {
 	places, err := labels(root)
 	if err != nil {

@@ -2,7 +2,7 @@
 
 // Command readme writes the real output of lockctl into the documents. It runs the lines in
 // steps.go, with a separate server for each page, and puts the lines and their output between
-// two marks. A test runs them again and compares the output.
+// two markers. A test runs them again and compares the output.
 package main
 
 import (
@@ -80,7 +80,7 @@ func rewrite(file, bin string, steps []step) error {
 	return os.WriteFile(file, []byte(before+begin+session+end+after), 0o644)
 }
 
-// split returns the text before, between and after the marks.
+// split returns the text before, between and after the markers.
 func split(page string) (before, session, after string, err error) {
 	before, rest, found := strings.Cut(page, begin)
 	session, after, closed := strings.Cut(rest, end)
@@ -137,8 +137,8 @@ func (st *stage) prepare(bin string) error {
 	return nil
 }
 
-// perform runs a step and returns its output. For a background step it returns the output up to
-// the time when the step's condition holds.
+// perform runs a step and returns its output. For a background step, it returns the output
+// produced by the time the step's condition holds.
 func (st *stage) perform(i int, s step) (string, error) {
 	line := s.run
 	if line == "" {
@@ -187,7 +187,8 @@ func (st *stage) stop() {
 
 var address = regexp.MustCompile(`127\.0\.0\.1:\d+`)
 
-// shown returns the output with the server address that the displayed line would have.
+// shown returns the output with the server's actual address replaced by the default one, which
+// the displayed command would print.
 func shown(out string) string { return address.ReplaceAllString(out, "127.0.0.1:4222") }
 
 // varying lists the parts of the output that differ from run to run.

@@ -36,14 +36,14 @@ var sessions = map[string][]step{
 		{hidden: true, run: server.run, until: server.until},
 		{hidden: true, run: `bash -c 'echo $$ >pid; exec lockctl run deploy --meta ticket=OPS-1 -- ./deploy.sh' &`, until: held("deploy")},
 		{hidden: true, run: "lockctl run deploy -- ./deploy.sh &", until: queued("deploy")},
-		{hidden: true, run: "kill -STOP $(cat pid)"}, // its machine hangs
+		{hidden: true, run: "kill -STOP $(cat pid)"}, // as if its machine hung
 		{line: "lockctl info deploy"},
 		{line: `lockctl break deploy --force --reason "host db-1 is gone"`},
 	},
 }
 
-// held returns a condition for a lock to have a holder.
+// held returns a shell condition that is true if the lock has a holder.
 func held(name string) string { return "lockctl info " + name + " | grep -q ': held'" }
 
-// queued returns a condition for exactly one waiter to be queued for a lock.
+// queued returns a shell condition that is true if exactly one waiter is queued for the lock.
 func queued(name string) string { return "lockctl info " + name + " | grep -q 'queue of 1'" }
