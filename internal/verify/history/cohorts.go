@@ -134,11 +134,11 @@ func (x *index) notice(h *Hold) time.Duration {
 }
 
 // bound finds goroutines that were served ahead of a foreign place. The first goroutine of a
-// cohort is served because of the cohort's own place in the queue. While a foreign place waits,
-// the cohort may then serve goroutines that asked before the place could be known, and others
-// for the length of one turn. Every place except the cohort's own is foreign. For readers, only
-// the places and gates of writers matter, and the turn ends when a writer queues after the
-// grant.
+// cohort is served because of the cohort's own place in the queue. While a foreign place is
+// waiting, the cohort may then serve goroutines that asked before the place could be known, and
+// others for the length of one turn. Every place except the cohort's own is foreign. For
+// readers, only the places and gates of writers matter, and the turn ends when a writer queues
+// after the grant.
 func (x *index) bound(lock string, locks ...string) (found []Violation) {
 	if x.h.Lossy {
 		return nil

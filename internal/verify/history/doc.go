@@ -52,10 +52,10 @@
 // token may share the previous token's revision. Check 5 requires the following:
 //
 //   - No claim passes a place that was written before its own.
-//   - While a foreign place waits, the cohort serves the goroutines that asked before the place
-//     could be known, and others for one turn; see [History]. Only a lease's first goroutine
-//     may have asked later, because it uses its cohort's place. Every place except the cohort's
-//     own is foreign, even a place of the same client in the other mode.
+//   - While a foreign place is waiting, the cohort serves the goroutines that asked before the
+//     place could be known, and others for one turn; see [History]. Only a lease's first
+//     goroutine may have asked later, because it uses its cohort's place. Every place except
+//     the cohort's own is foreign, even a place of the same client in the other mode.
 //   - No goroutine passes another one of its cohort that asked earlier and is still waiting.
 //   - Without turns, goroutines that ask once a place is known are granted the lock after that
 //     place.

@@ -115,7 +115,7 @@ type Hold struct {
 	Asked  Moment        `json:"asked"` // the acquire's call
 	From   Moment        `json:"from"`
 	Until  time.Duration `json:"until"`
-	// Confirmed lists the validity ends that the holder saw.
+	// Confirmed lists the ends of validity that the holder saw.
 	Confirmed []Confirmation `json:"confirmed,omitempty"`
 	// Unlock is when Unlock was called, and Unlocked is when it returned. Each is zero if that
 	// did not happen or was not seen.
@@ -174,7 +174,7 @@ type Entry struct {
 	// Remade reports that the bucket was re-created, with sequences starting at Revision.
 	Remade bool `json:"remade,omitempty"`
 
-	// The fields below come from the value.
+	// The fields below come from the record's value.
 	ID      string        `json:"id,omitempty"`
 	Owner   string        `json:"owner,omitempty"` // the client's id
 	Status  int           `json:"status,omitempty"`

@@ -114,7 +114,7 @@ func (r *Recorder) Option() natslock.Option {
 	})
 }
 
-// confirmed records the validity end that the holder sees. The caller holds mu.
+// confirmed records the end of the validity as the holder sees it. The caller holds mu.
 func (r *Recorder) confirmed(h *Held) {
 	c := Confirmation{At: time.Since(r.began), Until: r.at(kit.ValidUntil(h.lock))}
 	if c.Until > c.At {

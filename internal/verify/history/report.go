@@ -50,7 +50,8 @@ func Verify(t testing.TB, h *History, o Options) []Violation {
 	return found
 }
 
-// An excerpt shows at most shownBefore events up to a violation, and shownAfter later ones.
+// An excerpt shows at most shownBefore events up to a violation, and shownAfter events after
+// it.
 const shownBefore, shownAfter = 40, 10
 
 var longID = regexp.MustCompile(`[A-Z2-7]{26}`)

@@ -68,7 +68,7 @@ func JoinFaulty(t testing.TB, s *testutil.Server, opts ...natslock.Option) (m *M
 // Waiting is an acquire in progress.
 type Waiting = Call[*natslock.Lock]
 
-// Await starts to wait for a lock, and returns once the client has queued.
+// Await starts waiting for a lock, and returns once the client has queued.
 func (m *Member) Await(t testing.TB, name string, opts ...natslock.LockOption) *Waiting {
 	t.Helper()
 	mark := m.Events.Len()
@@ -77,12 +77,12 @@ func (m *Member) Await(t testing.TB, name string, opts ...natslock.LockOption) *
 	return w
 }
 
-// Begin starts to wait for a lock.
+// Begin starts waiting for a lock.
 func (m *Member) Begin(t testing.TB, name string, opts ...natslock.LockOption) *Waiting {
 	return Begin(t, func(ctx context.Context) (*natslock.Lock, error) { return m.Lock(ctx, name, opts...) })
 }
 
-// Settle starts to wait for the lock named l, and returns once the client has nothing left to
+// Settle starts waiting for the lock named l, and returns once the client has nothing left to
 // do about it.
 func (m *Member) Settle(t *testing.T, opts ...natslock.LockOption) *Waiting {
 	t.Helper()

@@ -34,8 +34,8 @@ var (
 
 const definition = "*Must* and *must not* mark rules"
 
-// Specify reads the specification in a checkout. Each must has a unique number, and belongs
-// either to its level's chapter or to its part's page. README.md and the reference contain none.
+// Specify reads the specification in a checkout. Each must has a unique number, and belongs either
+// to its level's chapter or to its part's page. README.md and the reference contain no musts.
 func Specify(t testing.TB, root string) (s Specification) {
 	t.Helper()
 	s = Specification{Pages: map[string]string{}, Musts: map[int]Rule{}}

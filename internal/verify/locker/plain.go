@@ -153,7 +153,7 @@ type state struct {
 	unfit   atomic.Bool
 	highest atomic.Uint64 // the highest acknowledged revision
 	denied  atomic.Int64  // the number of denied permissions
-	// keyByKey reports that the user may not read many keys at once.
+	// keyByKey reports that the user is not allowed to read many keys at once.
 	keyByKey atomic.Bool
 
 	mu      sync.Mutex
@@ -932,15 +932,16 @@ func (p *plain) wait(c *claim, t target, end time.Time) (*lease, error) {
 	return nil, natslock.ErrTimeout
 }
 
-// vacancy tracks how long a waiter's reads have shown a lock as free with the same head of the
-// queue.
+// vacancy tracks how long a waiter's reads have shown a lock as free while the head of the
+// queue stayed the same.
 type vacancy struct {
 	since, last time.Time // the times of the first and the last of these reads
 	revision    uint64
 	head        string
 }
 
-// seen records a read. It returns the head, and whether the lock may be claimed out of turn.
+// seen records a read. It returns the head of the queue, and whether the lock may be claimed
+// out of turn.
 func (v *vacancy) seen(p *plain, lock stored, places []stored, ok bool) (head stored, due bool) {
 	now := time.Now()
 	if len(places) > 0 {

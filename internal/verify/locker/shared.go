@@ -171,7 +171,7 @@ func (p *plain) writer(name string, wait time.Duration) (mutex, error) {
 	return nil, natslock.ErrTimeout
 }
 
-// reading counts the readers, using an answer whose state contains the gate.
+// reading counts the readers, using an answer recent enough to contain the gate.
 func (p *plain) reading(filter string, gate uint64) (n int, ok bool) {
 	var info struct {
 		Created string

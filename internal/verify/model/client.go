@@ -166,7 +166,7 @@ func (c *lockScope) found(n *lockState, i int8, r lockRecord) string {
 	return "nothing to do"
 }
 
-// confirmed extends the lease, given that renewal number was stored at rev.
+// confirmed extends the lease after the renewal with the given number was stored at rev.
 func (c *lockScope) confirmed(n *lockState, i, number, rev int8) string {
 	x := &n.c[i]
 	if x.left <= 0 && c.weak != lateAnswer {

@@ -13,7 +13,7 @@ type handScope struct {
 	ttl, margin int8
 	slow        int8 // how far a client's clock may fall behind
 	renewals    int8 // the giver's renewals before its last one
-	sends       int8 // how often the last renewal, and each adopter's claim, may be sent
+	sends       int8 // how many times the last renewal, and each adopter's claim, may be sent
 	adopters    int8
 	longer      int8 // how much longer the adopters' TTL is
 	ways        int
@@ -78,7 +78,7 @@ const (
 type handClient struct {
 	phase, left, last, n int8
 	age, by, expect      [2]int8
-	sent                 int8 // how often the giver has sent its last renewal
+	sent                 int8 // how many times the giver has sent its last renewal
 	behind               int8
 }
 

@@ -21,7 +21,7 @@ type lockScope struct {
 	operators   int8
 	rest        bool // a broken record lives for the rest of the lease
 	fixed       bool // after a hint the holder reads its record, as with a lease that is not renewed
-	now         bool // breaks let the next client in immediately, which is an exception to exclusion
+	now         bool // breaks let the next client in immediately, which is an exception to mutual exclusion
 	servers          // how servers treat ended records
 	tombs       bool // a restart may bring back even a tombstone
 	weak        weakness
@@ -64,8 +64,8 @@ func (a lockAnswer) compare(b lockAnswer) int {
 	return compareAll([]int8{a.verb, a.client, a.claim, a.n, a.code, a.rev}, []int8{b.verb, b.client, b.claim, b.n, b.code, b.rev})
 }
 
-// attempt is an attempt of a claim. Its age starts when it is sent and follows the client's
-// clock.
+// attempt is one of a claim's attempts. Its age is measured from when it is sent, on the
+// client's clock.
 type attempt struct{ expect, age, open int8 }
 
 type client struct {
@@ -154,8 +154,8 @@ func (c *lockScope) next(s lockState, to *steps[lockState]) {
 	}
 }
 
-// time advances the clocks unless a server is already as late as it may be in removing a
-// record. A clock that falls behind misses the tick.
+// time advances the clocks unless a server is already as late in removing a record as the
+// scope allows. A clock that falls behind misses the tick.
 func (c *lockScope) time(s lockState, to *steps[lockState]) {
 	for _, r := range [...]lockRecord{s.rec, s.old} {
 		if r.kind != none && r.age >= r.ttl+c.late && !c.forgets {

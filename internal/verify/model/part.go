@@ -18,7 +18,7 @@ type partScope struct {
 	quits    int8   // waiters that delete their places
 	crashes  int8
 	losses   int8 // lost notifications
-	lags     int8 // how often a replica stops applying writes, so that its lists become stale
+	lags     int8 // how many times a replica stops applying writes, so that its lists become stale
 	weak     weakness
 }
 
@@ -166,7 +166,7 @@ func (c *partScope) steps(s partState, to *steps[partState]) {
 	}
 }
 
-// trouble takes the steps that can befall a place or its waiter.
+// trouble takes the steps that happen to a place or its waiter.
 func (c *partScope) trouble(s *partState, i int, do doPart) {
 	w := s.c[i]
 	if w.runs() {
@@ -291,8 +291,8 @@ func (c *partScope) readsPart(s *partState, i int, shown []int, from int8, cut b
 	}
 }
 
-// kept returns the places of a part that a waiter rereads by their keys. No other place is between
-// any of them, or between them and the waiter's own.
+// kept returns the places of a part that a waiter rereads by their keys. No other place lies
+// between any of them, or between them and the waiter's own.
 func (c *partScope) kept(s *partState, i int, shown []int, from int8, cut bool) (set int8) {
 	for at, j := range shown {
 		switch ticket := s.c[j].ticket; {

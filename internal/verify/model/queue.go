@@ -7,7 +7,7 @@ import (
 
 // queueScope limits how much of a queue is explored, and selects the rule to leave out, if any.
 // Taking the lock is a single step, because the other models cover holders. Time is abstract: a
-// running client acts on what it knows within a second.
+// running client acts within a second on what it knows.
 type queueScope struct {
 	name    string
 	modes   string // one letter per client: M mutex, R reader, W writer
@@ -16,7 +16,7 @@ type queueScope struct {
 	pauses  int8 // clients that are paused for a while
 	expires int8 // places that end while their waiters live
 	orphans int8 // places whose answer is lost, so that the waiter queues again
-	rounds  int8 // how often each client takes the lock again
+	rounds  int8 // how many times each client takes the lock again
 	stale   int8 // lists of the queue that a lagging replica may return
 	prompt  bool // no client takes the lock out of turn, yet all get in
 	forgets bool // the server removes neither ended places nor a dead holder's lock
@@ -147,7 +147,7 @@ func (c *queueScope) acts(s *queueState) bool {
 }
 
 // predecessor returns the client that i has to follow, or -1, in a queue that contains only
-// tickets below upTo. next is true if no place at all is between the two.
+// tickets below upTo. next is true if there is no place at all between the two.
 func (c *queueScope) predecessor(s *queueState, i, upTo int8) (follows int8, next bool) {
 	follows = c.last(s, i, upTo, true)
 	return follows, follows == c.last(s, i, upTo, false)
@@ -217,7 +217,7 @@ func (c *queueScope) steps(s queueState, to *steps[queueState]) {
 
 type doStep func(k kind, change func(n *queueState, w *waiter), words string, args ...any)
 
-// trouble takes the steps that can befall a client.
+// trouble takes the steps that happen to a client.
 func (c *queueScope) trouble(s queueState, i int8, do doStep) {
 	w := s.c[i]
 	waits := w.phase >= queued && w.phase <= first

@@ -83,7 +83,7 @@ func (a rwWrite) compare(b rwWrite) int {
 }
 
 // rwAnswer includes what the client reads after a refusal: the record's kind if the record is
-// the client's own, and its renewal.
+// the client's own, and the record's renewal.
 type rwAnswer struct{ verb, who, id, n, code, rev, kind, renewal int8 }
 
 func (a rwAnswer) compare(b rwAnswer) int {
@@ -225,8 +225,8 @@ func (c *rwScope) next(s rwState, to *steps[rwState]) {
 	c.operator(s, to)
 }
 
-// time advances the clocks unless a server is already as late as it may be in removing a
-// record.
+// time advances the clocks unless a server is already as late in removing a record as the
+// scope allows.
 func (c *rwScope) time(s rwState, to *steps[rwState]) {
 	n := s
 	ok := true

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// A label marks a line that safety rests on. It is a comment at the end of the line:
+// A label marks a line that safety depends on. It is a comment at the end of the line:
 //
 //	if now >= end { //safety:late-answer
 //

@@ -4,7 +4,7 @@
 //
 // A line of the core has a table test next to it that needs no server, and that test decides the
 // verdict. Another test, which runs from outside the package against a server, shows what the line
-// is for. It must pass without the mutants, and with -all it must also fail with its mutant.
+// is for. That test must pass without the mutants, and with -all it must also fail with its mutant.
 //
 //	go run ./internal/verify/mutants             # all mutants
 //	go run ./internal/verify/mutants -all        # with all named tests

@@ -71,8 +71,8 @@ func goTest(ctx context.Context, root, dir string, tests []string, overlay strin
 	return run(ctx, cmd, timeout)
 }
 
-// test runs tests of a package from its binary, with the given mutant of the batch, or with none if
-// number is 0.
+// test runs tests of a package from its test binary, with the given mutant of the batch selected,
+// or with none if number is 0.
 func (b *batch) test(ctx context.Context, root, dir, binary string, tests []string, number int, flags ...string) (result, error) {
 	timeout := timeoutOf(tests)
 	args := append([]string{"tool", "test2json", "-t", binary, "-test.v=test2json", "-test.paniconexit0", "-test.count=1",

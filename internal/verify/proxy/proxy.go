@@ -18,7 +18,7 @@ import (
 const prefix = "proxy.API"
 
 // JetStream returns a separate connection whose requests and writes pass through a proxy. The
-// proxy calls intercept with each of them, on a single goroutine. intercept either answers the
+// proxy calls intercept for each of them on a single goroutine. intercept either answers the
 // request over nc, the proxy's connection, and returns true, or returns false to have the
 // request passed on.
 func JetStream(t testing.TB, srv *testutil.Server, intercept func(nc *nats.Conn, request *nats.Msg) bool) jetstream.JetStream {
