@@ -44,11 +44,11 @@ var (
 	// LoseAnswer lets the write reach the server, which applies or refuses it, but loses the
 	// answer.
 	LoseAnswer = Fate{Kind: KindLoseAnswer}
-	// Hold keeps the write until [Store.ReleaseHeld] or [HeldWrite.Release]. Its answer then
+	// Hold holds the write back until [Store.ReleaseHeld] or [HeldWrite.Release]. Its answer then
 	// passes.
 	Hold = Fate{Kind: KindHold}
-	// ByRates leaves the decision to [Store.Random]. A rule returns it for writes that do not
-	// matter to the rule. Without rates it is the same as Pass.
+	// ByRates leaves the decision to [Store.Random]. A rule returns it for writes that the rule
+	// does not care about. Without rates, ByRates is the same as Pass.
 	ByRates = Fate{Kind: KindByRates}
 )
 

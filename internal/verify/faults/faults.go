@@ -104,8 +104,8 @@ func (f *Store) DropEvents(rule func(kvstore.Event) bool) {
 	f.drop = rule
 }
 
-// DropAllEvents starts or stops losing all notifications, which are the Put and Deleted events.
-// It replaces the rule of [Store.DropEvents].
+// DropAllEvents starts or stops dropping all notifications, that is, the Put and Deleted
+// events. It replaces the rule of [Store.DropEvents].
 func (f *Store) DropAllEvents(on bool) {
 	if !on {
 		f.DropEvents(nil)
@@ -307,8 +307,8 @@ func (f *Store) after(d time.Duration, fn func()) {
 }
 
 // Close stops all timers, drops delayed and held writes, ends hanging reads, waits for
-// callbacks in progress and closes the wrapped store. Afterwards nothing fires. Do not call it
-// from a callback or a rule. Closing a closed Store does nothing.
+// callbacks in progress and closes the wrapped store. Nothing fires after Close returns. Do
+// not call it from a callback or a rule. Closing a closed Store does nothing.
 func (f *Store) Close() {
 	f.mu.Lock()
 	if f.closed {

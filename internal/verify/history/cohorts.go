@@ -19,7 +19,7 @@ const (
 	forgotten = 20 * time.Second
 	// leaving is how long a goroutine that gives up may take to return.
 	leaving = time.Second
-	// noted is how late a busy machine may record a call.
+	// noted is how late a call may be recorded on a busy machine.
 	noted = time.Second
 )
 

@@ -117,8 +117,8 @@ type Hold struct {
 	Until  time.Duration `json:"until"`
 	// Confirmed lists the ends of validity that the holder saw.
 	Confirmed []Confirmation `json:"confirmed,omitempty"`
-	// Unlock is when Unlock was called, and Unlocked is when it returned. Each is zero if that
-	// did not happen or was not seen.
+	// Unlock is when Unlock was called, and Unlocked is when it returned. Each is zero if the
+	// event did not happen or was not observed.
 	Unlock   Moment `json:"unlock"`
 	Unlocked Moment `json:"unlocked"`
 	// Released reports whether Unlock returned nil.

@@ -18,9 +18,9 @@ const (
 	idle = time.Second
 )
 
-// shortest is the shortest TTL that check 6 assumes. A waiter that missed a notification
-// rereads the records that it waits for every 2.5 to 3.5 s. Such a waiter may claim a lock that
-// a waiter ahead of it leaves idle for more than a second.
+// shortest is the shortest TTL that check 6 assumes. Every 2.5 to 3.5 s, a waiter rereads the
+// records that it waits for, in case it missed a notification. It may claim a lock that a
+// waiter ahead of it leaves idle for more than a second.
 const shortest = 5 * time.Second
 
 // place is a waiter's place in a queue.
@@ -82,7 +82,7 @@ func (x *index) order(lock string) (found []Violation) {
 				ticket = t
 			}
 		}
-		// The claim was sent before its place was written, but applied late.
+		// The claim was sent before its place was written, but was applied afterward.
 		queued, ok := x.before(x.waitKey(lock, ticket.ID), at)
 		newcomer := !ok || granted.Since+time.Millisecond < queued.At
 		for _, p := range places[ended:] {

@@ -36,7 +36,7 @@ func semaphoreOf(lock string) string {
 	return ""
 }
 
-// semaphores applies the rules that concern all slots of a semaphore to each semaphore.
+// semaphores checks each semaphore against the rules that concern all of its slots.
 func (x *index) semaphores() (found []Violation) {
 	all, locks := map[string][]*Op{}, map[string][]string{}
 	for lock, ops := range x.ops {

@@ -53,7 +53,7 @@ func FaultyInMemory(t testing.TB, m *kvstore.Memory, seed uint64, opts ...natslo
 
 var inside = bridge.Natslock[*natslock.Client, *natslock.Lock, natslock.Option, natslock.LockOption, *natslock.Holder]()
 
-// ValidUntil returns the end of a lock's validity, even if it has passed.
+// ValidUntil returns the end of a lock's validity, even if that time has passed.
 func ValidUntil(l *natslock.Lock) time.Time { return time.Now().Add(inside.Left(l)) }
 
 // Drop does what the garbage collector does with an unreachable handle, because the collector
@@ -71,7 +71,8 @@ func Keep[T any](t testing.TB, handle *T) {
 	})
 }
 
-// OpenStore opens the bucket separately from the clients, to act as another program would.
+// OpenStore opens the bucket separately from the clients, so that a test can act as another
+// program.
 func OpenStore(t testing.TB, nc *nats.Conn) *kvstore.Store {
 	t.Helper()
 	store, err := kvstore.Open(context.Background(), JetStream(t, nc), kvstore.Config{NoCreate: true})

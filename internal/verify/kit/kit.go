@@ -169,7 +169,7 @@ func JetStream(t testing.TB, nc *nats.Conn) jetstream.JetStream {
 	return js
 }
 
-// Log collects text, and can be read while it is being written.
+// Log collects text, and can be read while it is being written to.
 type Log struct {
 	mu   sync.Mutex
 	text bytes.Buffer

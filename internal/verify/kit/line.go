@@ -30,8 +30,8 @@ var (
 	errNoAnswer = fmt.Errorf("%w: no answer on the line", kvstore.ErrUnavailable)
 )
 
-// begins is when an in-memory bucket is created, as with a server in a bubble: sequences
-// count from the year 2016, but synctest's clock starts in 2000.
+// begins is when an in-memory bucket is created. As with a server in a bubble, it cannot be
+// the start of synctest's clock, which is in 2000, because sequences count from the year 2016.
 var begins = time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
 
 // InMemory runs fn with an in-memory bucket, in a bubble of fake time without a server. It is

@@ -253,7 +253,7 @@ type result struct {
 	last     uint64 // the key's revision that caused the refusal
 	refused  bool
 	inFlight bool
-	unknown  bool // no answer in time, or
+	unknown  bool // no answer arrived in time, or failed is set
 	failed   bool // an answer that does not reveal the write's outcome
 	unsent   bool
 }
@@ -373,7 +373,7 @@ func (p *plain) judged(m *nats.Msg) result {
 	return result{unknown: true, failed: true}
 }
 
-// stored is a record as read or notified.
+// stored is a record from a read or a notification.
 type stored struct {
 	key      string // without the bucket's prefix
 	revision uint64
@@ -550,7 +550,7 @@ func (p *plain) record(status int, id string, more map[string]any) map[string]an
 	return f
 }
 
-// with merges a and b. The fields of a take precedence.
+// with merges a and b. Fields in a take precedence.
 func with(a, b map[string]any) map[string]any {
 	all := maps.Clone(b)
 	maps.Copy(all, a)

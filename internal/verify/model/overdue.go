@@ -116,7 +116,7 @@ func (c *rwScope) buriesGate(s rwState, to *steps[rwState]) {
 }
 
 // listed reports whether a writer treats the record under key j as a reader. Only a reader's
-// own tombstone proves it dead.
+// own tombstone proves that the reader is dead.
 func (c *rwScope) listed(s *rwState, j int8, k readKey) bool {
 	old := s.cut[0].keys[j]
 	switch {

@@ -141,8 +141,8 @@ func pattern(tests []string) string {
 }
 
 // baseline builds the batch and runs every named test once without a mutant. If none of a package's
-// tests decides a verdict, they run outside the batch, so the packages above the mutants need not
-// be built for them.
+// tests decides a verdict, they run outside the batch, so that the packages above the mutants need
+// not be built for those tests.
 func baseline(ctx context.Context, root, tmp string, labels map[string]place, all []mutant, outer bool, parallel int) (*batch, error) {
 	b, err := newBatch(root, tmp, labels, all)
 	if err != nil {

@@ -1,5 +1,5 @@
 // Package proxy stands between a client and a server, and answers requests to the JetStream API
-// as a different server would: one that lags, one that is catching up, or one that is older.
+// the way a different server would: one that lags, is catching up, or is older.
 package proxy
 
 import (

@@ -10,7 +10,7 @@ type step struct {
 	hidden bool
 }
 
-// server is the first step of each session. The others use the server that it starts.
+// server is the first step of each session. The other steps use the server that it starts.
 var server = step{line: "lockctl server &", run: "lockctl server --port 0 --dir store &", until: "grep -q nats:// out.0"}
 
 // sessions holds the lines that each page shows, in order. To add a session, list it here, run
