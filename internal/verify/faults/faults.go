@@ -65,7 +65,7 @@ func New(kv kvstore.KV, seed uint64) *Store {
 	}
 }
 
-// Counts returns how often each fault has happened so far.
+// Counts returns how many times each fault has happened so far.
 func (f *Store) Counts() Counts {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -276,7 +276,7 @@ func (f *Store) count(field *int) {
 	*field++
 }
 
-// call runs fn unless f is closed. Close waits for it.
+// call runs fn unless f is closed. Close waits for fn to return.
 func (f *Store) call(fn func()) {
 	f.mu.Lock()
 	if f.closed {

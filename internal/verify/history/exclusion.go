@@ -173,7 +173,7 @@ func (x *index) tokens(holds []*Hold) (found []Violation) {
 	var exclusive, all *Hold // the holders with the highest tokens so far
 	for _, h := range holds {
 		if h.Until < h.From.At {
-			continue // the lock was over before its holder knew about the grant
+			continue // its validity ended before the holder learned of the grant
 		}
 		above := exclusive
 		if !h.Shared {

@@ -353,8 +353,8 @@ func (x *index) spans(lock string) (list []span, found []Violation) {
 
 // otherAttempt reports whether a token belongs to another attempt of a granted claim. A later
 // attempt arrived after the claim had been released. An earlier attempt was never answered, and
-// its record had been removed by the time of the grant. While it exists, the record of such an
-// attempt keeps others out, and a break of that record names the attempt's token.
+// its record had been removed by the time of the grant. While the record of either kind of
+// attempt exists, it keeps others out, and a break of that record names the attempt's token.
 func (x *index) otherAttempt(lock string, token, granted uint64, freed span) bool {
 	for _, e := range x.keys[lock] {
 		if !e.Deleted && e.Token == 0 && record.TokenOrTicket(e.Key, e.Revision) == token {

@@ -18,9 +18,9 @@ const (
 	idle = time.Second
 )
 
-// shortest is the shortest TTL that check 6 assumes. Every 2.5 to 3.5 s, a waiter rereads the
-// records that it waits for, in case it missed a notification. It may claim a lock that a
-// waiter ahead of it leaves idle for more than a second.
+// shortest is the shortest TTL that check 6 assumes. A waiter that missed a notification
+// learns of the change when it rereads the records that it waits for, which it does every 2.5
+// to 3.5 s. It may claim a lock that a waiter ahead of it leaves idle for more than a second.
 const shortest = 5 * time.Second
 
 // place is a waiter's place in a queue.

@@ -2,6 +2,6 @@
 //
 // The race detector makes a client several times slower but does not affect a server in another
 // process, so comparing the times of the two is meaningless while it is on. A few simulated
-// minutes are enough for the detector to find the races it can find, whereas runs without it
-// simulate hours.
+// minutes are enough to show the detector the races it can find, whereas runs without the
+// detector simulate hours.
 package machine
