@@ -1,5 +1,5 @@
 // Package example starts a server for the examples of the public packages, so that each example
-// can run and still show a single thing.
+// can run and still focus on a single thing.
 package example
 
 import (

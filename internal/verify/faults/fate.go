@@ -94,7 +94,7 @@ type Rates struct {
 }
 
 // Counts counts the faults of each kind. A fault is counted when it takes effect: a lost answer
-// once there was an answer to lose, and a delayed write once the delay is over.
+// once there is an answer to lose, and a delayed write once the delay is over.
 type Counts struct {
 	Sends          int // all calls to Send
 	Passed         int // without a fault
@@ -111,7 +111,7 @@ type Counts struct {
 	ReadsFailed    int // including those that hung
 }
 
-// Faults returns the sum of all faults. If it is 0, a test of faults has tested nothing.
+// Faults returns the sum of all faults. If the sum is 0, a test of faults has tested nothing.
 func (c Counts) Faults() int {
 	return c.Dropped + c.AnswersLost + c.Delayed + c.AnswersDelayed + c.Refused + c.Held +
 		c.NotSent + c.EventsDropped + c.EventsForged + c.ReadsFailed

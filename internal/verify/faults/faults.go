@@ -327,7 +327,7 @@ func (f *Store) Close() {
 	f.wrapped.Close()
 }
 
-// matches reports whether a NATS subject matches a pattern, in which "*" stands for one token,
+// matches reports whether a NATS subject matches a pattern, in which "*" stands for one token
 // and ">" at the end for one or more.
 func matches(pattern, subject string) bool {
 	want, have := strings.Split(pattern, "."), strings.Split(subject, ".")

@@ -36,7 +36,7 @@ func (h *Held) Unlock(ctx context.Context) error {
 }
 
 // Drop loses the handle, so that no goroutine will unlock the lock. In a bubble, the garbage
-// collector cannot end the lock, so Drop does it.
+// collector cannot end the lock, so Drop ends it instead.
 func (h *Held) Drop() { kit.Drop(h.lock) }
 
 // Extend confirms the lock now.

@@ -3,7 +3,7 @@ package model
 // A waiter that gets the lock out of turn deletes the place of the waiter at the head of the
 // queue, which was entitled to the free lock but did not take it. The deleting waiter's own
 // grant proves that the head was not about to take the lock: while a running client is about
-// to, no other waiter sees the lock free for 1.2 s.
+// to do so, no other waiter sees the lock free for 1.2 s.
 //
 // The deletion is a separate step after the grant. The waiter reads the place before it claims
 // the lock, and the deletion expects the revision that it read, which in this model is the

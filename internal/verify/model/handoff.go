@@ -3,8 +3,8 @@ package model
 import "fmt"
 
 // handScope limits the exploration of a hand-over. A giver holds a lock and hands it over with its
-// last renewal, which is fixed. Two adopters have the handle, and each claims exactly the record
-// that it has read. A stranger claims the lock once the record has ended. Behind a gate the
+// last renewal, whose record is fixed. Two adopters have the handle, and each claims exactly the
+// record that it has read. A stranger claims the lock once the record has ended. Behind a gate the
 // stranger is a reader that joins next to an overdue record and leaves it in place. This is worse
 // than anything the protocol allows, because the protocol requires the reader to delete the overdue
 // record first.

@@ -34,8 +34,9 @@ const (
 )
 
 const (
-	// testTimeout is for a single test, and testShare is for each of several. Both are far longer
-	// than tests take, so that a slow test on a busy machine is not mistaken for one that hangs.
+	// testTimeout is for a single test, and testShare is for each test when several run together.
+	// Both are far longer than tests take, so that a slow test on a busy machine is not mistaken
+	// for one that hangs.
 	testTimeout = 2 * time.Minute
 	testShare   = 10 * time.Second
 	// buildTimeout is for everything before the tests.
