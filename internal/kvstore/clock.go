@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// clockReading is a server's wall-clock time from a reply, along with both local clocks
-// when the reply arrived.
+// clockReading is a server's wall-clock time from a reply, along with the readings of both
+// local clocks when the reply arrived.
 type clockReading struct {
 	server, local time.Time // local includes the monotonic clock reading
 	wall          time.Time
@@ -15,10 +15,11 @@ type clockReading struct {
 // serverClock estimates the servers' wall clock.
 type serverClock struct{ last atomic.Pointer[clockReading] }
 
-// now advances the server's time from the last reply by whichever local clock has moved
-// further since. The wall clock may have been set back, and the monotonic clock may stop
-// while the machine sleeps. An estimate that is ahead costs one request, whose reply
-// corrects it; an estimate that is behind costs a wait.
+// now takes the server's time from the last reply and adds the time that has passed since
+// then on whichever local clock has advanced further. The wall clock may have been set
+// back, and the monotonic clock may stop while the machine sleeps. An estimate that is
+// ahead costs one request, whose reply corrects it; an estimate that is behind costs a
+// wait.
 func (c *serverClock) now() time.Time {
 	now := time.Now()
 	last := c.last.Load()
@@ -29,7 +30,7 @@ func (c *serverClock) now() time.Time {
 }
 
 // read records the server's wall-clock time from a reply. The estimate lags by at most the
-// time that the reply took to arrive.
+// time the reply took to arrive.
 func (c *serverClock) read(server time.Time) {
 	if !server.IsZero() {
 		now := time.Now()

@@ -28,8 +28,8 @@ const (
 	// tick is the unit of a bucket's first sequence.
 	tick = 10 * time.Microsecond
 	// lowFirstSeq separates first sequences derived from a time from those that started at
-	// one, or came from a clock that was years behind. It is the first sequence of July
-	// 2025, and all buckets of this protocol are younger.
+	// 1 or came from a clock that was years behind. It is the first sequence for July 2025,
+	// and every bucket that uses this protocol was created later.
 	lowFirstSeq = 3e13
 )
 
@@ -42,7 +42,7 @@ var epoch = time.Date(2016, time.January, 1, 0, 0, 0, 0, time.UTC)
 // deleted and re-created. A fencing token is 64 times its revision and stays below 2^53
 // until 2060.
 func firstSeq(at time.Time) uint64 {
-	return uint64(max(at.Sub(epoch)/tick, 1)) // a clock before the epoch has no ticks
+	return uint64(max(at.Sub(epoch)/tick, 1)) // the clock may be set to a time before the epoch
 }
 
 // Config describes a bucket: how to find it, and how to create it if it is missing. The
@@ -61,8 +61,8 @@ type Config struct {
 	Storage jetstream.StorageType
 	// MaxBytes limits the size, in bytes, of a bucket that Open creates. 0 means no limit.
 	// A full bucket refuses new records and never evicts live ones. On a single server it
-	// still accepts a replacement that is no larger than the record, but a cluster may
-	// refuse even that.
+	// still accepts a replacement that is no larger than the record it replaces, but a
+	// cluster may refuse even that.
 	MaxBytes int64
 	// Placement determines where a missing bucket is created.
 	Placement *jetstream.Placement
@@ -108,8 +108,8 @@ func subjectPrefix(bucket string) string { return "$KV." + bucket + "." }
 
 // StreamConfig returns the configuration of the stream that Open would create for cfg, for
 // use with declarative tools. Each call generates a new notification ID and a new first
-// sequence. It does no I/O. The error matches [ErrInvalidKey] if no bucket can have cfg's
-// name.
+// sequence. StreamConfig does no I/O. The error matches [ErrInvalidKey] if cfg's bucket
+// name is invalid.
 func (cfg Config) StreamConfig() (jetstream.StreamConfig, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {

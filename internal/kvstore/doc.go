@@ -20,13 +20,13 @@
 // # Why not the key-value API of nats.go
 //
 // With that API, an update drops a record's TTL, every watch needs a consumer, and a
-// watch's initial snapshot can miss keys. Nor can its configuration describe the bucket
-// that these records need. This package publishes plain messages instead, with headers that
-// the server checks:
+// watch's initial snapshot can miss keys. Nor can that API's configuration express the
+// settings that these records need. This package publishes plain messages instead, with
+// headers that the server checks:
 //
 //   - Nats-Expected-Last-Subject-Sequence makes the write a compare-and-set. The stream
-//     leader checks it against the literal subject before it stores or proposes the
-//     message, so it rejects one of two conflicting writes.
+//     leader compares it with the last sequence of the literal subject before storing or
+//     proposing the message, so one of two conflicting writes is rejected.
 //   - Nats-TTL makes the server delete the record after that many seconds. The server would
 //     truncate fractions of a second, so this package rounds up.
 //   - KV-Operation: DEL marks a tombstone. A tombstone has a TTL too, so the server deletes
@@ -34,19 +34,19 @@
 //
 // # What a reply proves
 //
-// An acknowledgment proves that the server applied the write, and a conflict proves that
-// it did not. The absence of a reply proves nothing: the server may apply the write
+// An acknowledgment proves that the server applied the write, and a conflict proves that it
+// did not. The absence of a reply proves nothing: the server may apply the write
 // immediately, half a minute later, or never. [Store.Send] therefore has no timeout. It
-// reports a reply whenever one arrives and leaves it to the caller to decide when that is
-// too late.
+// reports a reply whenever one arrives and leaves it to the caller to decide when a reply
+// is too late.
 //
 // # Watching
 //
 // The bucket republishes every change on plain subjects. A watch is a core NATS
 // subscription to them and needs neither a consumer nor a goroutine. The server sends no
-// message when it deletes an expired record, so a watch works out when the records it has
-// seen will expire, and reports that as an event. Events are only hints, because they can
-// be lost, delayed or forged.
+// message when it deletes an expired record, so a watch keeps track of when the records it
+// has seen expire, and reports each expiry as an event. Events are only hints, because they
+// can be lost, delayed or forged.
 //
 // # Concurrency
 //

@@ -40,12 +40,13 @@ var (
 	// ErrNoStream means that no server accepts the write, because the bucket was deleted or
 	// its stream currently has no leader. The error also matches [ErrUnavailable].
 	ErrNoStream = errors.New("no stream accepts the write")
-	// ErrFull means that the bucket has no room for another record, or reserves what is
-	// left for renewals and waiters; see [Room]. The error also matches [ErrUnavailable].
+	// ErrFull means that the bucket has no room for another record, or that the remaining
+	// room is reserved for renewals and waiters; see [Room]. The error also matches
+	// [ErrUnavailable].
 	ErrFull = errors.New("bucket is full")
-	// ErrPermission means that the server denies this user the subject.
+	// ErrPermission means that the server denies this user access to the subject.
 	ErrPermission = errors.New("permission denied")
-	// ErrWithheld means that only the stream leader can serve this read, and the server
+	// ErrWithheld means that only the stream leader can serve this read, but the server
 	// does not let this user, or its account, ask the leader. A later read may succeed,
 	// because a replica may catch up or someone may enable allow_direct. The error also
 	// matches [ErrUnavailable].
@@ -67,10 +68,10 @@ var (
 	ErrClosed = errors.New("store closed")
 )
 
-// Refused reports whether err is a refusal of a write that may recur on a retry. The
-// refusal may come from the server (for example because the bucket is full), from this
-// connection's message size limit, or from a missing permission. A conflict is not a
-// refusal, and neither is the lack of a reply, a leader or a connection.
+// Refused reports whether err means that a write was refused and that a retry may be
+// refused too. The refusal may come from the server (for example because the bucket is
+// full), from this connection's message size limit, or from a missing permission. A
+// conflict is not a refusal, and neither is the lack of a reply, a leader or a connection.
 func Refused(err error) bool {
 	_, answered := errors.AsType[*jetstream.APIError](err)
 	return (answered || errors.Is(err, ErrPermission) || errors.Is(err, ErrTooLarge) || errors.Is(err, nats.ErrMaxPayload)) && !errors.Is(err, ErrConflict) && !errors.Is(err, ErrInFlight)

@@ -37,10 +37,10 @@ type Finding struct {
 	// empty if the setting is as it should be. They are written for operators, so they talk
 	// about locks.
 	Why, Repair string
-	// Update reports whether an update of the stream repairs the setting; see [Repaired].
+	// Update reports whether updating the stream repairs the setting; see [Repaired].
 	Update bool
-	// Remake reports whether the bucket has to be deleted and re-created, which ends every
-	// record in it, because no update can repair the setting.
+	// Remake reports whether no update can repair the setting, so that the bucket has to be
+	// deleted and re-created, which ends every record in it.
 	Remake bool
 }
 
@@ -61,13 +61,13 @@ const (
 // rule is the requirement for one setting.
 type rule struct {
 	setting string
-	bad     Level // level of a value that does not fit
-	// right is the value that a repair sets, or nil if it removes the setting. If other
-	// values fit too, fits accepts them and want describes them.
+	bad     Level // severity if the value does not fit
+	// right is the value that a repair sets, or nil if the repair removes the setting. If
+	// other values fit too, fits accepts them and want describes them.
 	right any
 	fits  func(value any) bool
 	want  string
-	is    string // describes the value, if it is more than the setting
+	is    string // describes the value, if the setting alone does not
 	// See [Finding].
 	why, repair string
 }
@@ -77,14 +77,14 @@ var free = []string{"name", "description", "metadata", "placement", "max_msgs", 
 	"duplicate_window", "compression", "mirror_direct", "template_owner"}
 
 // rules returns the requirements for the settings of cfg's bucket. If an Unfit rule is
-// violated, two clients may hold the same lock, or no client may ever get one. A violated
-// Worse rule only causes a warning.
+// violated, two clients could hold the same lock, or no client could ever get one. A
+// violated Worse rule only causes a warning.
 func rules(cfg Config, info *Info, s Settings) []rule {
 	own := subjectPrefix(cfg.Bucket) + ">"
 	level, server := serverOf(info.Config.Metadata)
 	spoken, named := info.Config.Metadata[metaProtocol]
 	is, remedy := fmt.Sprintf("%.32q", spoken), byRelease
-	switch { // an update of the stream does not change its records
+	switch { // updating the stream does not change its records
 	case !named:
 		is, remedy = "unset", byRecords
 	case spoken == "1" || spoken == "2":
@@ -187,8 +187,8 @@ func Examine(cfg Config, info *Info) ([]Finding, error) {
 		known = append(known, r.setting)
 	}
 	for _, name := range slices.Sorted(maps.Keys(s)) {
-		// A rolling upgrade makes servers report new settings, which must not stop the
-		// clients.
+		// During a rolling upgrade, servers report settings that this package does not know
+		// yet. That must not stop the clients.
 		if !slices.Contains(known, name) && !off(s[name]) {
 			all = append(all, rule{setting: name, bad: Worse, why: "unknown setting; locks may not be safe with it",
 				repair: "unset it, or use a release of this program that knows it"}.judge(s[name]))
@@ -233,13 +233,13 @@ func verify(want Config, info *Info) (warnings []string, err error) {
 	return warnings, plain.Join(errs...)
 }
 
-// Repaired returns the bucket's stream with every setting repaired that an update of the
-// stream can repair. It also applies Replicas, MaxBytes and Placement from cfg, if they are
-// set. Pass the result to [Examine] to find the settings that remain. The error matches
+// Repaired returns the bucket's stream info with every setting corrected that updating the
+// stream can correct. It also applies Replicas, MaxBytes and Placement from cfg, if they
+// are set. Pass the result to [Examine] to find the problems that remain. The error matches
 // [ErrInvalidKey] if cfg's bucket name is invalid.
 //
-// Repaired returns info unchanged if nothing is wrong, or if the bucket would still be
-// unfit and therefore has to be re-created. It does no I/O.
+// Repaired returns info unchanged if nothing is wrong, or if the bucket would remain unfit
+// and therefore has to be re-created. It does no I/O.
 func Repaired(cfg Config, info *Info) (*Info, error) {
 	right, err := cfg.StreamConfig()
 	if err != nil {
@@ -284,7 +284,7 @@ func Repaired(cfg Config, info *Info) (*Info, error) {
 		case f.Update:
 			m[r.setting] = r.right
 		case f.Level == Unfit:
-			// A configuration that does not come from a server does not name one.
+			// Only a configuration that comes from a server states the server's level.
 			if r.setting != serverSetting || plain.Config.Metadata[metaLevel] != "" {
 				return info, nil
 			}

@@ -19,7 +19,7 @@ func (l *line) Denied(key string) error {
 
 // Healthy returns nil if the connection is up and the stream accepts writes, as far as the store
 // knows without I/O. Otherwise the error matches [ErrUnavailable]. The store becomes unhealthy 5
-// s after it sends a write that goes unanswered, or is refused for a reason other than a
+// s after it sends a write that goes unanswered or is refused for a reason other than a
 // conflict, unless the server has acknowledged a write since. It recovers with the next
 // acknowledgment, or after a minute without writes.
 func (l *line) Healthy() error {

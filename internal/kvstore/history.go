@@ -42,8 +42,9 @@ var ErrNoHistory = errors.New("bucket has no history")
 // name. HistoryStream does no I/O.
 //
 // A stream cannot capture what the bucket republishes, so the history sources the bucket
-// instead. The records' TTLs have no effect there. A record that is replaced before the
-// server has copied it is missing from the history, and [History.Read] counts it.
+// instead. The records' TTLs have no effect in the history. A record that is replaced
+// before the server has copied it is missing from the history, and [History.Read] counts it
+// as missed.
 func HistoryStream(bucket *jetstream.StreamInfo, age time.Duration, maxBytes int64) jetstream.StreamConfig {
 	c := bucket.Config
 	sc := jetstream.StreamConfig{
@@ -79,14 +80,14 @@ type Historian interface {
 
 // History is a bucket's history at the time it was opened.
 type History struct {
-	// Begin is when the history begins. Like every time in a History, it is by the server's
-	// clock.
+	// Begin is when the history begins. Like every time in a History, it comes from the
+	// server's clock.
 	Begin time.Time
 	// Now is when the history was opened.
 	Now time.Time
 	// Last is the revision of the last write in the history, or 0 if there is none. The
-	// bucket's last revision is never lower, unless the bucket was restored from a backup
-	// or re-created with a lower sequence.
+	// bucket's last revision is never lower than Last, unless the bucket was restored from
+	// a backup or re-created with a lower sequence.
 	Last uint64
 	// Behind is the number of writes in the bucket that the history does not have yet.
 	Behind uint64
@@ -161,13 +162,13 @@ func (h *History) refresh(ctx context.Context, bucket *infoResponse) error {
 }
 
 // HistoryRecord is a write in a history. If the last writes are missing, a HistoryRecord
-// without a key stands for them.
+// without a key stands in for them.
 type HistoryRecord struct {
 	// Record is the record that was written. Its Time is when it was copied into the
 	// history, just after the write.
 	Record
 	// Missed is the number of writes missing between the previous record and this one.
-	// Their keys may match none of the patterns. After is the previous record's time.
+	// Their keys need not match any of the patterns. After is the previous record's time.
 	Missed uint64
 	After  time.Time
 	// Remade reports whether the bucket was deleted and re-created between the two records.
@@ -182,12 +183,12 @@ type HistoryRecord struct {
 // [ErrClosed] or ctx's error.
 //
 // On a cluster, any replica of the history may serve the read, and a lagging one may lack
-// the last writes.
+// the most recent writes.
 func (h *History) Read(ctx context.Context, patterns []string, since time.Time) iter.Seq2[HistoryRecord, error] {
 	return func(yield func(HistoryRecord, error) bool) {
 		previous, err := h.start(ctx, since)
 		if err == nil && previous == (point{}) {
-			return // nothing was written since then
+			return // nothing has been written since then
 		}
 		for _, p := range patterns {
 			err = plain.Join(err, checkPattern(p))
@@ -215,8 +216,8 @@ func (h *History) Read(ctx context.Context, patterns []string, since time.Time) 
 	}
 }
 
-// Missing counts the writes between the first one in the history since the given time and
-// the last one. It returns how many of these the history lacks and how many there are in
+// Missing counts the writes between the history's first write since the given time and its
+// last write. It returns how many of them the history lacks and how many there are in
 // total, not counting those in [History.Behind].
 //
 // The error matches [ErrRemade] if the bucket was re-created in between, and otherwise
@@ -225,7 +226,7 @@ func (h *History) Missing(ctx context.Context, since time.Time) (missing, all ui
 	first, err := h.start(ctx, since)
 	gap := h.last.behind(first)
 	switch {
-	case err == nil && first == (point{}): // nothing was written since then
+	case err == nil && first == (point{}): // nothing has been written since then
 		return 0, 0, nil
 	case err == nil && gap.Remade:
 		err = ErrRemade
@@ -236,7 +237,7 @@ func (h *History) Missing(ctx context.Context, since time.Time) (missing, all ui
 	return gap.Missed, h.last.revision - first.revision, nil
 }
 
-// behind returns what is missing between previous and p.
+// behind describes the gap between previous and p.
 func (p point) behind(previous point) HistoryRecord {
 	r := HistoryRecord{After: previous.at}
 	switch apart, kept := p.revision-previous.revision, p.seq-previous.seq; {
@@ -249,7 +250,7 @@ func (p point) behind(previous point) HistoryRecord {
 }
 
 // start returns the position from which to count the first gap, or the zero point if
-// nothing has been written since.
+// nothing has been written since the given time.
 func (h *History) start(ctx context.Context, since time.Time) (point, error) {
 	if h.last.seq == 0 {
 		return point{}, nil

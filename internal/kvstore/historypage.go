@@ -42,8 +42,7 @@ func (r pageRequest) since(t time.Time) pageRequest {
 	return r
 }
 
-// historyAnswer is a pending reply. Until the reply goroutine sends the end, page belongs
-// to that goroutine.
+// historyAnswer is a pending reply. The reply goroutine owns page until it sends the end.
 type historyAnswer struct {
 	h       historyPages
 	subject string
@@ -93,14 +92,14 @@ func (a *historyAnswer) forget() {
 	}
 }
 
-// entry parses a message of the history.
+// entry parses a message from the history.
 func (h historyPages) entry(m *nats.Msg) (historyEntry, error) {
 	unreadable := func(what string, err error) (historyEntry, error) {
 		return historyEntry{}, fmt.Errorf("%w: message %.20q of %s: %s: %w", ErrUnavailable, lastOf(m.Header, hdrSequence), h.stream, what, err)
 	}
-	// The source is "KV_natslock 42 > > $KV.natslock.lock.deploy xTANiqXU": the stream, the
-	// sequence in that stream, the filter, its transform, and the subject. Recent servers
-	// append an ID that changes when the stream is re-created.
+	// The source header looks like "KV_natslock 42 > > $KV.natslock.lock.deploy xTANiqXU":
+	// the stream, the sequence in that stream, the filter, its transform, and the subject.
+	// Recent servers append an ID that changes when the stream is re-created.
 	source := strings.Fields(lastOf(m.Header, hdrSource))
 	key, ok := strings.CutPrefix(lastOf(m.Header, hdrSubject), h.s.prefix)
 	if !ok || len(source) < 5 || source[0] != h.s.name {

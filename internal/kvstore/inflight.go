@@ -13,8 +13,9 @@ import (
 )
 
 // A stream can stop accepting writes for good while its servers keep answering requests
-// about it, and a network can lose both. Unanswered writes reveal either problem, so the
-// store remembers the oldest one since the last acknowledgment.
+// about it, and a network can lose writes and requests alike. Unanswered writes reveal
+// either problem, so the store remembers the oldest unanswered write since the last
+// acknowledgment.
 
 const (
 	// replyTimeout limits a request whose context has no earlier deadline.
@@ -22,10 +23,11 @@ const (
 	// silentAfter is the age at which an unanswered write makes the store unhealthy.
 	silentAfter = replyTimeout
 	// silentUntil is how long after the last write the stream's silence is still a sign of
-	// trouble. An idle client learns nothing about the stream.
+	// trouble. A client that sends no writes learns nothing about the stream.
 	silentUntil = time.Minute
 	// maxOrphans limits the number of replies kept for writes whose callers have given up.
-	// The first ones kept are the oldest, and only those matter.
+	// Beyond the limit, replies to newer writes are dropped, because only the oldest ones
+	// matter.
 	maxOrphans = 64
 )
 
@@ -78,14 +80,14 @@ type sentWrite struct {
 type health struct {
 	last atomic.Int64  // when the last write was sent, relative to the store's creation
 	sent atomic.Uint64 // number of writes sent
-	// stored is the value of sent at the last acknowledgment or reconnect. A reconnect
-	// counts because it loses replies.
+	// stored is the value of sent at the last acknowledgment or reconnect. Reconnects are
+	// included because they lose replies.
 	stored atomic.Uint64
-	// failed is the oldest write since then whose reply shows that the stream did not
-	// evaluate it. Guarded by mu.
+	// failed is the oldest write since stored was last set whose reply shows that the
+	// stream did not evaluate it. Guarded by mu.
 	failed sentWrite
-	// failure is the error in the last such reply, or nil if there were no responders.
-	// Guarded by mu.
+	// failure is the error in the last reply showing that a write was not evaluated, or nil
+	// if there were no responders. Guarded by mu.
 	failure error
 	// orphans are the IDs of replies that only the store still awaits. Guarded by mu.
 	orphans []uint64
@@ -143,8 +145,9 @@ func (f *inFlight) drop(id uint64) {
 	f.mu.Unlock()
 }
 
-// forget drops a reply that the caller no longer awaits. The store still awaits the reply
-// to a write (see orphan). A request that is still queued for the sender is not sent.
+// forget drops a reply that the caller no longer awaits. If the message is a write, the
+// store may keep awaiting the reply (see orphan). A request that is still queued for the
+// sender is not sent.
 func (f *inFlight) forget(id uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -154,7 +157,7 @@ func (f *inFlight) forget(id uint64) {
 }
 
 // answered records the reply to a write. A conflict proves nothing about the stream,
-// because a leader without followers also refuses writes, but stores nothing.
+// because even a leader without followers, which can store nothing, reports conflicts.
 func (f *inFlight) answered(w sentWrite, a Answer) {
 	h := &f.health
 	switch {
@@ -172,8 +175,9 @@ func (f *inFlight) answered(w sentWrite, a Answer) {
 	}
 }
 
-// orphan keeps the reply to a write whose caller has given up, until the next
-// acknowledgment makes it irrelevant. It reports whether it did. The caller must hold mu.
+// orphan keeps awaiting the reply to a write whose caller has given up, until the next
+// acknowledgment makes the reply irrelevant. It returns false if the reply is not worth
+// keeping or too many are kept. The caller must hold mu.
 func (f *inFlight) orphan(id uint64) bool {
 	h := &f.health
 	stored := h.stored.Load()
@@ -196,8 +200,8 @@ func (f *inFlight) orphan(id uint64) bool {
 	return true
 }
 
-// refused stops counting the writes to key, which the server has denied this user without a
-// reply.
+// refused stops treating the writes to key as unanswered, because the server has denied
+// them to this user without replying.
 func (f *inFlight) refused(key string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -214,7 +218,7 @@ func (f *inFlight) refused(key string) {
 
 // unanswered returns the oldest write since the last acknowledgment that has gone
 // unanswered, or stayed refused, for at least silentAfter. If a refused write qualifies,
-// refusal is the error of the last refusal.
+// refusal is the error from the last refusal.
 func (f *inFlight) unanswered(now time.Duration) (oldest sentWrite, refusal error, found bool) {
 	h := &f.health
 	stored := h.stored.Load()

@@ -35,7 +35,7 @@ func checkKey(key string) error {
 	return nil
 }
 
-// checkPattern is like checkKey, but any whole token may be * and the last may be >.
+// checkPattern is like checkKey, but any whole token may be * and the last one may be >.
 func checkPattern(pattern string) error {
 	if len(pattern) > maxKey {
 		return fmt.Errorf("%w: %.64q", ErrInvalidKey, pattern)
@@ -67,7 +67,7 @@ func ttlHeader(d time.Duration) (string, error) {
 	return strconv.FormatInt(seconds, 10) + "s", nil
 }
 
-// ttlHeaders caches the headers of common TTLs.
+// ttlHeaders caches the headers for common TTLs.
 var ttlHeaders = func() (all [64]string) {
 	for i := range all {
 		all[i] = strconv.Itoa(i) + "s"
@@ -95,8 +95,7 @@ func parseTTL(s string) time.Duration {
 
 // check returns the write's TTL header, or an error if the write is invalid.
 func (w Write) check() (ttl string, err error) {
-	// If the key were a pattern, the server would check one name and write
-	// another.
+	// If the key were a pattern, the server would check one name and write another.
 	if err := checkKey(w.Key); err != nil { //safety:key-literal
 		return "", err
 	}

@@ -21,9 +21,9 @@ type KV interface {
 	// If Send returns an error, it has sent nothing and will not call done. The error
 	// matches [ErrInvalidKey], [ErrInvalidTTL], [ErrTooLarge], [ErrClosed] or
 	// [ErrUnavailable]. Failures that only the connection can detect, such as draining, are
-	// passed to done instead (see [NotSent]). One of them is that a stuck connection has
-	// not accepted the write within a second; the store then discards the write unless it
-	// is a tombstone.
+	// passed to done instead (see [NotSent]). Another is a stuck connection that has not
+	// accepted the write within a second; the store then discards the write unless it is a
+	// tombstone.
 	//
 	// Otherwise the store calls done at most once, on one of its own goroutines, when a
 	// reply arrives, however late. done must not block. If no reply arrives, the outcome is
@@ -55,7 +55,7 @@ type KV interface {
 	//
 	// All records come from the same state if a single request can read them. Otherwise a
 	// record may come from a later state than the others or, if a replica lags, from an
-	// earlier one (see Current). Options make List read fewer records, or more.
+	// earlier one (see Current). Options can make List read fewer records, or more.
 	//
 	// The error matches [ErrInvalidKey], [ErrInvalidOption], [ErrUnavailable],
 	// [ErrPermission], [ErrClosed] or ctx's error.
@@ -103,7 +103,7 @@ type KV interface {
 
 	// OnConnection registers fn to be called when the connection changes, beginning with
 	// the first write or watch, and when the bucket has to be verified (Doubtful). fn must
-	// not block. Calling stop removes it.
+	// not block. Calling stop unregisters fn.
 	OnConnection(fn func(ConnState)) (stop func())
 
 	// Healthy returns nil if the connection is up and the server responds to writes, as far
@@ -135,7 +135,7 @@ type Write struct {
 	// Expect is the revision that the key must have for the server to accept the write, or
 	// 0 if the key must not exist.
 	Expect uint64
-	// Guard, if set, is the literal key that must have revision Expect, in place of Key. It
+	// Guard, if set, is the literal key that must have revision Expect, instead of Key. It
 	// is never a pattern, because wildcard expectations are unsafe on replicated streams.
 	Guard string
 	// TTL is how long the server keeps the record, rounded up to whole seconds. It is
@@ -172,7 +172,7 @@ type Record struct {
 
 // Remaining estimates how long the record has left to live at wall-clock time now (see
 // [KV.Now]). The result is between 0 and TTL, or negative for a record without a TTL, which
-// never expires. Use it only to decide when to try.
+// never expires. Use it only to decide when to attempt a write.
 func (r Record) Remaining(now time.Time) time.Duration {
 	if r.TTL <= 0 {
 		return -1
@@ -193,7 +193,7 @@ type Listing struct {
 	More bool
 	Left int
 	// Whole reports whether List read everything, including the records that [From]
-	// excludes, because it could not read only part of it.
+	// excludes, because reading only part of the list was not possible.
 	Whole bool
 	// Keys are the keys that match the pattern, according to the leader. They are set only
 	// if [InParts] made List read no records.
@@ -217,7 +217,8 @@ type listing struct {
 	reached uint64 // a revision that the bucket has reached
 }
 
-// State is a server's view of the stream. If it is complete, that server is the leader.
+// State is a server's view of the stream. If the view is complete, that server is the
+// leader.
 type State struct {
 	// LastRevision is the last revision that the responding server has applied.
 	LastRevision uint64
@@ -238,7 +239,7 @@ type State struct {
 	// case if the reply came from the only server, or from one that leads the stream and
 	// says since when. While a stream has no leader, each of its replicas replies,
 	// including one that is still catching up and lacks the records that replaced older
-	// ones. If a leader is elected while such a reply is being prepared, the reply even
+	// ones. If a leader is elected while a replica is preparing its reply, the reply even
 	// names that leader. Only a complete State proves that there is nothing under a key.
 	Complete bool
 }
@@ -251,24 +252,24 @@ const (
 	Put EventKind = iota + 1
 	// Deleted means that a tombstone was written.
 	Deleted
-	// Expired means that the TTL of the last record seen has ended by this client's clock.
-	// Only a watch that tracks the record reports it. The server deletes the record at
-	// about the same time, but sends no message.
+	// Expired means that the TTL of the last record seen has ended according to this
+	// client's clock. Only a watch that tracks the record delivers this event. The server
+	// deletes the record at about the same time, but sends no message.
 	Expired
 	// Recheck means that events may have been missed, for example because the connection
-	// was lost and is back, or because events arrived faster than they could be delivered
+	// was lost and restored, or because events arrived faster than they could be delivered
 	// and some were dropped. The event names no key.
 	Recheck
 )
 
-// Event is a hint that something changed. Any user who may publish on the notification
-// subject can forge one.
+// Event is a hint that something changed. Any user who is allowed to publish on the
+// notification subject can forge one.
 type Event struct {
 	Kind   EventKind
 	Record Record
 	// Before is the record that a Put replaced or that a Deleted event ended. It is set
-	// only if this watch tracks records, has seen that record, and has not yet reported its
-	// end.
+	// only if this watch tracks records, has seen that record, and has not yet reported
+	// that it ended.
 	Before Record
 	// Silent is set on a Recheck if the bucket no longer publishes its changes.
 	Silent bool
@@ -281,7 +282,7 @@ type Event struct {
 type Watch interface {
 	// Track makes the watch deliver an [Expired] event when r's TTL ends, unless the watch
 	// has seen a newer record of the key. Records written later are tracked in the same
-	// way. If r is the zero Record, only those are tracked.
+	// way. If r is the zero Record, only later records are tracked.
 	Track(r Record)
 	// Stop ends the watch. A delivery that is already in progress may still finish.
 	Stop()

@@ -6,9 +6,9 @@ import (
 	"strconv"
 )
 
-// MinServer is the oldest nats-server on which a bucket is safe. Versions 2.11.0 to 2.11.6
-// ignore a write's condition if its headers come in a different order, all 2.11 versions
-// ignore stream settings that they do not know, and 2.10 has no TTLs.
+// MinServer is the oldest nats-server version on which a bucket is safe. Versions 2.11.0 to
+// 2.11.6 can ignore a write's condition, depending on the order of its headers, all 2.11
+// versions ignore stream settings that they do not know, and 2.10 has no TTLs.
 const MinServer = "2.12"
 
 const (
@@ -42,8 +42,8 @@ func serverOf(metadata map[string]string) (level int, description string) {
 	return level, describe(metadata[metaVersion], level)
 }
 
-// describe describes a server by its version or, if version is empty, by what its API level
-// implies.
+// describe describes a server by its version or, if version is empty, by the version that
+// its API level implies.
 func describe(version string, level int) string {
 	switch {
 	case version != "":

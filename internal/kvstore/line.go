@@ -18,8 +18,8 @@ import (
 
 const (
 	defaultAPI = "$JS.API."
-	// notifications is the capacity of the dispatcher's queue. Further events are dropped,
-	// which watchers must tolerate anyway.
+	// notifications is the capacity of the dispatcher's queue. When the queue is full,
+	// events are dropped, which watchers must tolerate anyway.
 	notifications = 8192
 )
 
@@ -108,8 +108,8 @@ func (l *line) run() error {
 		l.goroutines.Done()
 		return connError(err)
 	}
-	// If a reply were dropped here, the outcome would be unknown even though the server
-	// replied.
+	// If a reply were dropped here, the write's outcome would be unknown even though the
+	// server replied.
 	_ = sub.SetPendingLimits(-1, -1)
 	l.runs, l.replies = true, sub
 	l.status = l.nc.StatusChanged(nats.CONNECTED, nats.RECONNECTING, nats.CLOSED)
@@ -167,7 +167,8 @@ func (l *line) connChanged(st nats.Status) {
 		l.calls.Add(func() { l.maxPayload.Store(l.nc.MaxPayload()) })
 	}
 	l.callHooks(state)
-	// Notifications sent in the meantime are lost, so every waiter has to check.
+	// Notifications sent while the connection was down are lost, so every waiter has to
+	// check.
 	if state == Connected || state == Closed { //safety:recheck
 		l.onReturn()
 	}

@@ -17,11 +17,10 @@ import (
 const hdrUpTo = "Nats-UpTo-Sequence"
 
 // ErrApart means that no single request can read several keys from one state, because this
-// user or this bucket does not allow it. It matches [ErrUnavailable].
+// user's permissions or the bucket's settings do not allow it. It matches [ErrUnavailable].
 var ErrApart = fmt.Errorf("%w: the keys cannot be read in one request", ErrUnavailable)
 
-// errTooMany means that so many keys match that the server does not return even some of
-// them.
+// errTooMany means that so many keys match that the server returns none of them.
 var errTooMany = fmt.Errorf("%w: too many keys", errIncomplete)
 
 // Current reports whether lists show every key as of min; see [KV].
@@ -32,10 +31,10 @@ func (s *reader) Current() bool {
 
 // List returns the live records under pattern; see [KV].
 //
-// A single request reads at most 1024 keys, and only one if this user may not read several
-// at once. Beyond that, List asks the leader for the keys and reads each of them. It misses
-// no key, but a record may come from a later state than the others or, if a replica lags,
-// from an earlier one.
+// A single request reads at most 1024 keys, and only one if this user is not allowed to
+// read several at once. Beyond that, List asks the leader for the keys and reads each of
+// them. It misses no key, but a record may come from a later state than the others or, if a
+// replica lags, from an earlier one.
 func (s *reader) List(ctx context.Context, pattern string, min uint64, opts ...ListOption) (Listing, error) {
 	what, err := parseOptions(pattern, opts)
 	if err != nil {
@@ -96,8 +95,8 @@ func (s *reader) snapshot(ctx context.Context, pattern string, min uint64, what 
 			s.doubtRefusal(doubtEvery)
 		}
 		// An older state may lack places that were taken since. A truncated list may come
-		// from any state, because it shows only what exists and does not prove that
-		// anything is missing.
+		// from any state, because it shows only what exists and never proves that a key is
+		// absent.
 		if err != nil || l.More || l.Revision >= min { //safety:list-as-of
 			return l, err
 		}
@@ -123,10 +122,10 @@ func (s *reader) listPages(ctx context.Context, pattern string, min uint64, what
 	}
 	page, last := listing{from: max(what.from, 1), atMost: cmp.Or(what.atMost, batchMax), reached: what.reached}, make(map[string]Record)
 	asOf := max(min, l.Beside.Revision)
-	// Only a single server gets here without a limit (see List). Its state contains
-	// everything that it has acknowledged, so there is no need to compare revisions. Nor is
-	// there a way to, because a page identifies no state other than that of its last
-	// record.
+	// Without a limit, this point is reached only for a single server (see List). Its state
+	// contains everything that it has acknowledged, so there is no need to compare
+	// revisions. Nor is there a way to, because a page identifies no state other than that
+	// of its last record.
 	if what.atMost == 0 {
 		asOf = 0
 	}
@@ -147,7 +146,8 @@ func (s *reader) listPages(ctx context.Context, pattern string, min uint64, what
 	}
 }
 
-// listSlowly reads what a single request cannot: first the [Beside] record, then the list.
+// listSlowly reads a list that a single request cannot: first the [Beside] record, then the
+// list.
 func (s *reader) listSlowly(ctx context.Context, pattern string, min uint64, what listing) (Listing, error) {
 	if what.beside == "" {
 		return s.listKeys(ctx, pattern, min)
@@ -180,13 +180,13 @@ func (s *reader) listKeys(ctx context.Context, pattern string, min uint64) (List
 		}
 		l.Records = append(l.Records, records...)
 		missing = lacking(missing, records)
-		// A key that the leader names but a replica lacks is a waiter that the list must
-		// not miss.
+		// A key that the leader names but a replica lacks may be a waiter that the list
+		// must not miss.
 		if len(missing) == 0 { //safety:list-complete
 			return l, nil
 		}
-		// The missing records have either ended since or not reached this replica yet. The
-		// leader knows which.
+		// Each missing record has either ended in the meantime or not reached this replica
+		// yet. The leader knows which.
 		if st, err = s.stateAt(ctx, pattern, min); err != nil {
 			return Listing{}, err
 		}
@@ -214,8 +214,8 @@ func (s *reader) listNamed(ctx context.Context, keys []string, min uint64) (List
 	if len(records) == len(keys) || s.Alone() {
 		return l, nil
 	}
-	// The missing records have either ended since or not reached this replica yet. The
-	// leader knows which.
+	// Each missing record has either ended in the meantime or not reached this replica yet.
+	// The leader knows which.
 	sure, err := s.readEach(ctx, lacking(keys, records), func(ctx context.Context, key string) (Record, error) { return s.Get(ctx, key, min) })
 	l.Records = append(l.Records, sure...)
 	return l, err
@@ -231,7 +231,7 @@ func lacking(keys []string, records []Record) []string {
 }
 
 // readKeys reads keys, in batches if multi-key reads are possible, and omits those that do
-// not exist. latest is the revision of the latest state that it has read.
+// not exist. latest is the revision of the latest state that was read.
 func (s *reader) readKeys(ctx context.Context, keys []string, min uint64) (records []Record, latest uint64, err error) {
 	for keys := range slices.Chunk(keys, multiMax) {
 		subjects := make([]string, len(keys))
@@ -260,7 +260,8 @@ func (s *reader) readKeys(ctx context.Context, keys []string, min uint64) (recor
 // doubted rereads from the leader the keys that a replica shows as deleted in a state that
 // need not contain min, because they may have been written again since. If the state is
 // known to be older than min, live records may also have ended, so doubted rereads those as
-// well. If this user may not read from the leader, the replica's records have to do.
+// well. If this user is not allowed to read from the leader, the replica's records will
+// have to do.
 func (s *reader) doubted(ctx context.Context, records []Record, min uint64, older bool) ([]Record, error) {
 	if s.Alone() || !s.seen.Load().direct { //safety:deleted-as-of
 		return records, nil
@@ -323,9 +324,9 @@ func (s *reader) multiGet(ctx context.Context, subjects []string, what listing) 
 		return Listing{}, err
 	}
 	defer forget()
-	// A single server has no replica to reply in its place, and every retry delays it
-	// further. A waiter repeats its reads anyway, so give them more time. Do not do so for
-	// other reads, whose replies may have been lost.
+	// A single server has no replica to reply in its place, and every retry slows it down
+	// further. Give a waiter's reads more time, because the waiter repeats them anyway, but
+	// not other reads, whose replies may have been lost.
 	patient := s.Alone() && (what.atMost > 0 || len(what.also) > 0)
 	within := repeatAfter
 	if patient {
@@ -336,8 +337,8 @@ func (s *reader) multiGet(ctx context.Context, subjects []string, what listing) 
 	case errors.Is(err, errNoAnswer) && ctx.Err() == nil && !patient:
 		return Listing{}, errIncomplete // the leader may reply even though this replica did not
 	case errors.Is(err, ErrPermission):
-		// This request can read any key, so it may be denied to users who may read single
-		// keys.
+		// This request can read any key, so it may be denied to users who are allowed to
+		// read single keys.
 		s.multiOff.Store(true)
 		return Listing{}, errIncomplete
 	}
@@ -349,16 +350,17 @@ func (s *reader) multiGet(ctx context.Context, subjects []string, what listing) 
 	case "": // a single record
 		l.Revision, l.More = l.Records[0].Revision, true
 	case "204":
-		// The reply was cut off at the requested limit or at multiBytes.
+		// If records are pending, the reply was cut off at the requested limit or at
+		// multiBytes.
 		if pending := end.header.Get(hdrPending); pending != "0" { //safety:list-cut-off
 			l.Left, _ = strconv.Atoi(pending)
 			if l.More = what.atMost > 0 && n == what.atMost; !l.More {
 				return Listing{}, errIncomplete
 			}
 		}
-		// Servers before 2.11 omit this header, and then Revision promises nothing.
+		// Servers before 2.11 omit this header, in which case Revision promises nothing.
 		l.Revision, _ = strconv.ParseUint(end.header.Get(hdrUpTo), 10, 64)
-		if n > 0 && request.Next != "" { // such a reply has no hdrUpTo
+		if n > 0 && request.Next != "" { // a reply to a request with Next has no hdrUpTo
 			l.Revision = l.Records[n-1].Revision
 		}
 	case "404": // also sent if a record could not be loaded

@@ -248,7 +248,7 @@ func (s *memoryStore) List(ctx context.Context, pattern string, _ uint64, opts .
 	}
 	for _, r := range found {
 		switch {
-		case what.parts && len(found) > batchMax: // as a server does
+		case what.parts && len(found) > batchMax: // like a real server
 			l.Keys = append(l.Keys, r.Key)
 		case r.Revision < what.from && r.Key != what.beside:
 		case what.atMost > 0 && len(l.Records) == what.atMost:

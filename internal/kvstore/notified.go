@@ -13,13 +13,13 @@ const (
 	silences = 3
 	// silentFor is how long the store waits for the notification of the last of these writes.
 	// Behind a gateway, notifications take a different route from acknowledgments, and the
-	// first ones may be missed because the subscription is not yet in place there.
+	// first notifications may be missed because the subscription is not yet in place there.
 	silentFor = time.Second
 )
 
 // unnotified counts an acknowledged write to a key that was already watched when the write was
 // sent. The store warns about missing notifications once, on the first write that comes more
-// than silentFor after the last one counted.
+// than silentFor after the last counted write.
 func (s *watcher) unnotified(w sentWrite) {
 	if s.notified.Load() {
 		return

@@ -19,13 +19,13 @@ const (
 	openTimeout = 10 * time.Second
 	// connectionPoll is the interval between checks of a connection that is down.
 	connectionPoll = 20 * time.Millisecond
-	// openGrace is how much longer Open may take, after its context has ended, to report
+	// openGrace is how much extra time Open gets, after its context has ended, to report
 	// what it was doing.
 	openGrace = 50 * time.Millisecond
 	// leaderPoll is the interval between checks of a stream that has no leader.
 	leaderPoll = 100 * time.Millisecond
 	// levelTimeout limits the request for the API level, which goes unanswered if this user
-	// may not send it or the account does not import it.
+	// is not allowed to send it or the account does not import it.
 	levelTimeout = time.Second
 )
 
@@ -34,10 +34,11 @@ const (
 //
 // The error matches [ErrInvalidKey] if no bucket can have the given name, [ErrBucketConfig]
 // if the bucket is unsafe or on a server older than [MinServer], [ErrNotFound] if the
-// bucket is missing and Open may not create it, [ErrPermission] if this user may not look
-// up or create the bucket, and [ErrUnavailable] if JetStream does not respond, or if a
-// clustered stream has no leader and therefore accepts no writes. If ctx has no deadline,
-// Open waits at most 10 s, even for a connection that is not up yet or is reconnecting.
+// bucket is missing and cfg forbids creating it, [ErrPermission] if this user is not
+// allowed to look up or create the bucket, and [ErrUnavailable] if JetStream does not
+// respond, or if a clustered stream has no leader and therefore accepts no writes. If ctx
+// has no deadline, Open waits at most 10 s, even for a connection that is not up yet or is
+// reconnecting.
 //
 // Open logs settings that are safe but not recommended; see [Config.Logger].
 func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (*Store, error) {
@@ -59,7 +60,7 @@ func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (*Store, erro
 		err error
 	}
 	// nats.go holds its mutex while it tries to connect, even after ctx has ended, so
-	// opening the bucket may block for longer than Open does.
+	// openConnected may block long after Open has returned.
 	done := make(chan opened, 1)
 	go func() {
 		s, err := openConnected(parent, ctx, js, cfg)
@@ -177,7 +178,7 @@ func (s *stream) create(ctx context.Context) (*infoResponse, error) {
 	apiErr, _ := errors.AsType[*jetstream.APIError](err)
 	switch {
 	case apiErr == nil:
-	// Only the servers in the other domain, or behind the other prefix, know whether they
+	// Only the servers in the requested domain, or behind the API prefix, know whether they
 	// form a cluster.
 	case apiErr.ErrorCode == errCodeNoCluster:
 		cfg.Replicas = 1
@@ -304,7 +305,7 @@ func (r *accountResponse) apiError() *jetstream.APIError { return r.Error }
 
 // oldServers returns an error if the server that would create the bucket (in a cluster, the
 // meta leader) is too old. It returns nil if it cannot tell, because the request may be
-// neither permitted nor imported. The response to the create request names the server
+// denied or not imported. The response to the create request names the server's version
 // anyway.
 func (s *stream) oldServers(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, levelTimeout)
@@ -320,8 +321,9 @@ func (s *stream) oldServers(ctx context.Context) error {
 }
 
 // settle waits until writes reach a newly created bucket in a cluster. The server that this
-// client is connected to may be slower than others to learn where the bucket is, and until
-// then it reports that no stream accepts the write. settle gives up after a few seconds.
+// client is connected to may be slower than other servers to learn where the bucket is, and
+// until then it reports that no stream accepts the write. settle gives up after a few
+// seconds.
 func (s *Store) settle(ctx context.Context, info *jetstream.StreamInfo) {
 	if info.Cluster == nil || info.Cluster.Name == "" || info.TimeStamp.Sub(info.Created) > openTimeout {
 		return
@@ -335,8 +337,8 @@ func (s *Store) settle(ctx context.Context, info *jetstream.StreamInfo) {
 	}
 }
 
-// Inspect returns the info of the bucket's stream, fit or not, once the stream has a
-// leader. It never creates a bucket. Its errors are those of [Open].
+// Inspect returns the stream info of the bucket, whether or not the bucket is fit, once the
+// stream has a leader. It never creates a bucket. Its errors are those of [Open].
 func Inspect(ctx context.Context, js jetstream.JetStream, cfg Config) (*Info, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {

@@ -13,7 +13,7 @@ const (
 	// batchMax is the largest number of records that the server sends for one request. If
 	// more match, it sends none, even if the request asks for only some of them.
 	batchMax = 1024
-	// multiBytes limits the size of a reply. The server limits only how far a client may
+	// multiBytes limits the size of a reply. The server limits only how far a client can
 	// fall behind before it is disconnected as a slow consumer.
 	multiBytes = 2 * multiMax * MaxRecord
 )
@@ -33,10 +33,10 @@ func Also(patterns ...string) ListOption { return func(l *listing) { l.also = pa
 // Tombstones includes tombstones; see [Record.Deleted].
 func Tombstones() ListOption { return func(l *listing) { l.dead = true } }
 
-// Reached tells List that the bucket has reached a revision. A list with min 0 need not
-// contain it, because a single server (see Alone) has no older state. If the reply comes
-// from an older state anyway, other servers must have joined. The store then takes note of
-// them, and List makes sure that the result contains the revision.
+// Reached tells List that the bucket has reached a revision. This makes it safe to pass 0
+// as min for a single server (see Alone), which has no older state. If the reply comes from
+// an older state anyway, other servers must have joined. The store then takes note of them,
+// and List makes sure that the result contains the revision.
 func Reached(revision uint64) ListOption { return func(l *listing) { l.reached = revision } }
 
 // AtMost limits the result to the n records with the lowest revisions, counting tombstones
@@ -51,9 +51,9 @@ func AtMost(n int) ListOption { return func(l *listing) { l.atMost = n } }
 // that replaced them (nats-server 2.15, processSnapshotDeletes). Named has no effect on a
 // bucket with one replica.
 //
-// Any keys given must match the pattern and must have been named by the leader before (see
-// [InParts]). List then reads only those keys, and Named cannot be combined with other
-// options.
+// Any keys given must match the pattern and must have been named by the leader in an
+// earlier call (see [InParts]). List then reads only those keys, and Named cannot be
+// combined with other options.
 func Named(keys ...string) ListOption {
 	return func(l *listing) { l.named, l.keys = true, keys }
 }
@@ -91,7 +91,7 @@ func parseOptions(pattern string, opts []ListOption) (what listing, err error) {
 // answer removes the records that were not requested and sorts the rest by revision.
 func (l *Listing) answer(what listing) {
 	l.Records = slices.DeleteFunc(l.Records, func(r Record) bool {
-		if what.beside != "" && r.Key == what.beside { // if absent, it was read earlier
+		if what.beside != "" && r.Key == what.beside { // if absent here, it was read earlier
 			l.Beside = r
 			return true
 		}

@@ -18,8 +18,8 @@ import (
 // reader reads records from the stream's replicas or from its leader.
 type reader struct {
 	*stream
-	multiOff  atomic.Bool // this user may not use multi-key reads
-	leaderOff atomic.Bool // this user may not read from the leader
+	multiOff  atomic.Bool // multi-key reads are denied to this user
+	leaderOff atomic.Bool // reads from the leader are denied to this user
 }
 
 // multi reports whether one request can read several keys, as far as the store
@@ -54,7 +54,7 @@ func (s *reader) read(ctx context.Context, key string) (Record, error) {
 	case errors.Is(err, errUnreadable):
 		return s.leaderGet(ctx, key) // the leader's reply has the position outside the record's headers
 	case errors.Is(err, nats.ErrNoResponders):
-		// An account that imports the bucket may not import direct gets, or an
+		// An account that imports the bucket might not import direct gets, or an
 		// administrator may have turned them off.
 		l, refused := s.leaderGet(ctx, key)
 		if refused == nil || errors.Is(refused, ErrNotFound) || errors.Is(refused, ErrPermission) {
@@ -65,9 +65,9 @@ func (s *reader) read(ctx context.Context, key string) (Record, error) {
 	return r, err
 }
 
-// undirected makes a denied read from the leader match [ErrWithheld], and not
-// [ErrPermission], when no replica can serve the read instead. The caller should not give
-// up, because an administrator can repair the setting.
+// undirected makes a denied read from the leader match [ErrWithheld] instead of
+// [ErrPermission] when no replica can serve the read. The caller should not give up,
+// because an administrator can repair the setting.
 func undirected(err error) error {
 	if errors.Is(err, ErrPermission) {
 		return fmt.Errorf("%w: %w: no server answers direct gets, perhaps because allow_direct is off (\"lockctl init\" repairs that), and this user may not ask the leader: %v", ErrUnavailable, ErrWithheld, err)
@@ -114,8 +114,8 @@ func (s *reader) readAsOf(ctx context.Context, key string, min uint64) (Record, 
 	}
 }
 
-// withheld reports whether err means that this user may not make the request, or that its
-// account does not import it.
+// withheld reports whether err means that this user is not allowed to make the request, or
+// that its account does not import it.
 func withheld(err error) bool {
 	return errors.Is(err, ErrPermission) || errors.Is(err, nats.ErrNoResponders)
 }
@@ -165,7 +165,8 @@ func (r *msgGetResponse) apiError() *jetstream.APIError { return r.Error }
 
 // leaderGet reads from the stream leader. The request can read any key, so it may be denied
 // even if reading single keys is allowed. The server does not reply to a denied request,
-// and the denial takes time to notice, so the store does not ask again after the first one.
+// and the denial takes time to notice, so the store does not ask again after the first
+// denial.
 func (s *reader) leaderGet(ctx context.Context, key string) (Record, error) {
 	if s.leaderOff.Load() {
 		return Record{}, fmt.Errorf("%w: the server does not let this user read from the stream's leader", ErrPermission)
@@ -222,9 +223,9 @@ func (s *reader) readEach(ctx context.Context, keys []string, read func(context.
 	return records, failed
 }
 
-// readAtOnce reads each key with its own request, and sends all the requests before it
-// waits for a reply. Contenders without multi-key reads have many keys to read, most of
-// them tombstones from the last second. A key without a usable reply is read again.
+// readAtOnce reads each key with its own request, sending all the requests before it waits
+// for a reply. Contenders without multi-key reads have many keys to read, most of them
+// tombstones from the last second. A key without a usable reply is read again.
 func (s *reader) readAtOnce(ctx context.Context, keys []string) ([]Record, error) {
 	if len(keys) == 0 || !s.seen.Load().direct {
 		return s.readEach(ctx, keys, s.read)

@@ -75,8 +75,8 @@ func (r Record) of(key string) (Record, error) {
 	return r, nil
 }
 
-// mirrored warns once that a mirror answers reads. The store asks the leader again after such a
-// read, because a mirror may keep records that the bucket has deleted.
+// mirrored warns once that a mirror answers reads. After a reply from a mirror, the store asks
+// the leader, because a mirror may keep records that the bucket has deleted.
 func (s *stream) mirrored(name string) {
 	if s.mirrorSeen.Swap(true) {
 		return
@@ -106,9 +106,9 @@ type pageEnd struct {
 }
 
 // page requests records from a stream on its direct-get subject. It calls take for each record
-// on the reply goroutine, before it sends the end. The error of a batch matches errIncomplete if
-// a request can get only one reply, which is the case behind an import and while the connection
-// is draining.
+// on the reply goroutine, before it sends the end. For a batch, the error matches errIncomplete
+// if a request can get only one reply, which is the case behind an import and while the
+// connection is draining.
 func (s *stream) page(subject string, req pageRequest, take func(*nats.Msg) error) (end <-chan pageEnd, forget func(), err error) {
 	body, err := json.Marshal(req)
 	if err != nil {

@@ -121,7 +121,7 @@ func (l *line) publish(o *outgoing) error {
 		o.route = shared
 	case nats.RECONNECTING, nats.CONNECTING:
 		// nats.go's reconnect buffer would send the message later, when no caller wants it
-		// any more.
+		// anymore.
 		return errAway //safety:not-buffered
 	case nats.CLOSED:
 		return l.gone()
@@ -129,8 +129,8 @@ func (l *line) publish(o *outgoing) error {
 		return fmt.Errorf("%w: not sent: connection is %s", ErrUnavailable, strings.ToLower(st.String()))
 	}
 	if st == nats.DRAINING_SUBS && l.nc.Opts.UseOldRequestStyle {
-		// No reply subscription is left and none can be made, but the message is still sent
-		// before the connection closes.
+		// No reply subscription is left and none can be created, but the message is still
+		// sent before the connection closes.
 		o.msg.Reply = ""
 		if err := l.nc.PublishMsg(&o.msg); err != nil {
 			return connError(err)
@@ -169,7 +169,7 @@ func (l *line) request(id uint64, msg *nats.Msg, ends bool) error {
 		case errors.Is(err, nats.ErrConnectionClosed):
 			l.deliver(id, nil, fmt.Errorf("%w: no answer: %w", ErrUnavailable, err))
 			return
-		case err != nil && ends && l.goroutines.Context().Err() != nil: // maybe before it was sent; the server refuses a second tombstone
+		case err != nil && ends && l.goroutines.Context().Err() != nil: // the message may not have been sent; if it was, the server refuses this second tombstone
 			_ = l.nc.PublishMsg(msg)
 			return
 		case err != nil:
@@ -206,8 +206,8 @@ var errNoAnswer = fmt.Errorf("%w: no answer", ErrUnavailable)
 
 // roundTrip makes a request and waits for the reply until ctx ends, but no longer than
 // replyTimeout. It repeats the request in the meantime, because servers stay silent about a
-// stream that has no leader yet. Use it only for requests that can be repeated. It sends
-// nothing once ctx has ended.
+// stream that has no leader yet. Use it only for requests that can safely be repeated. It
+// sends nothing once ctx has ended.
 func (l *line) roundTrip(ctx context.Context, subject string, body []byte, route route) (*nats.Msg, error) {
 	const attempts = int(replyTimeout / repeatAfter)
 	type answer struct {
@@ -270,10 +270,11 @@ func noResponders(m *nats.Msg) bool {
 	return len(m.Data) == 0 && statusOf(m) == "503"
 }
 
-// denied returns an error if the server has recently denied this connection the subject, or
-// the subscription to its inbox, where replies arrive. The server reports a denial on the
-// connection rather than in a reply, and nats.go keeps only the last error. An old error is
-// not about this request, and an error that is immediately followed by another is missed.
+// denied returns an error if the server has recently denied this connection access to the
+// subject, or the subscription to its inbox, where replies arrive. The server reports a
+// denial on the connection rather than in a reply, and nats.go keeps only the last error.
+// An old error does not concern this request, and an error that is immediately followed by
+// another is missed.
 func (l *line) denied(ctx context.Context, subject string) error {
 	if l.away() { // nothing was sent
 		return nil
@@ -311,8 +312,8 @@ func await[T any](ctx context.Context, l *line, ch <-chan T, subject string, lim
 		return v, nil
 	default:
 	}
-	// A denial arrives soon, if at all. Checking often after that would only load a busy
-	// machine.
+	// A denial arrives soon, if at all. Checking often after that would only add load to a
+	// busy machine.
 	pause := permissionPoll
 	poll := time.NewTimer(pause)
 	defer poll.Stop()
@@ -372,7 +373,7 @@ type route uint8
 const (
 	// own means that the replies arrive on the store's own subscription. A draining
 	// connection no longer has that subscription, but its handlers may still hold locks, so
-	// the exchange then becomes shared.
+	// the message's route then becomes shared.
 	own route = iota
 	// whole is like own, but for requests with several replies. Such requests are not sent
 	// while the connection is draining.
@@ -404,7 +405,7 @@ func (l *line) outgoing(prefix, key string, expect uint64) *outgoing {
 	return o
 }
 
-// late reports whether err refuses a tombstone only because the store is closed. Such a
+// late reports whether err refuses a tombstone only because the store is closed. The
 // tombstone is sent anyway, although no caller waits for the reply.
 func (o *outgoing) late(err error) bool { return o.ends && errors.Is(err, ErrClosed) }
 

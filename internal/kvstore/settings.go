@@ -53,7 +53,7 @@ func (i *Info) read() error {
 	return nil
 }
 
-// atLeast returns a function that reports whether a limit is off or at least least.
+// atLeast returns a function that reports whether a limit is off or no lower than least.
 func atLeast(least int64) func(value any) bool {
 	return func(value any) bool {
 		n, _ := value.(json.Number)

@@ -37,8 +37,8 @@ func newStore(js jetstream.JetStream, cfg Config) *Store {
 // belongs to the caller and stays open. Replies that arrive later are dropped, and calls
 // that are still waiting for one return [ErrClosed].
 func (s *Store) Close() {
-	// With the Once, a concurrent Close waits here. Otherwise it could stop the sender
-	// before the unsubscribe calls are queued.
+	// The Once makes a concurrent Close wait here. Without it, that Close could stop the
+	// sender before the unsubscribe calls are queued.
 	s.closing.Do(func() {
 		s.line.close()
 		s.watcher.close()

@@ -40,7 +40,7 @@ type stream struct {
 
 	roomUntil  atomic.Uint64 // there is room for records up to this revision
 	doubtedAt  atomic.Int64  // when a refusal last caused a verification, relative to the store's creation
-	mirrorSeen atomic.Bool   // a mirror has answered a read; even a bucket on one server may have one unnoticed
+	mirrorSeen atomic.Bool   // a mirror has answered a read; even a bucket on one server may have an unnoticed mirror
 }
 
 func newStream(js jetstream.JetStream, cfg Config) *stream {
@@ -70,7 +70,7 @@ func (s *stream) Bucket() string { return s.cfg.Bucket }
 // Now estimates the servers' wall clock; see [KV].
 func (s *stream) Now() time.Time { return s.clock.now() }
 
-// Alone reports whether only one server may answer; see [KV].
+// Alone reports whether only one server can answer; see [KV].
 func (s *stream) Alone() bool { return s.seen.Load().alone && !s.mirrorSeen.Load() }
 
 // Room returns an error if the last verification found too little room; see [KV].
@@ -99,12 +99,12 @@ func (s *stream) adopt(info *Info) error {
 	return err
 }
 
-// single reports whether only the server that replied may answer for the stream.
+// single reports whether only the server that replied can answer for the stream.
 func single(info *jetstream.StreamInfo) bool {
 	return servers(info) == 1 && len(info.Alternates) <= 1
 }
 
-// servers returns the number of servers that may answer for a stream. While the stream is
+// servers returns the number of servers that can answer for a stream. While the stream is
 // being moved, that is more than its configured number of replicas.
 func servers(info *jetstream.StreamInfo) int {
 	n := info.Config.Replicas
@@ -152,7 +152,7 @@ func (s *stream) compare(info *Info) {
 	s.doubt()
 }
 
-// crowded records that other servers may answer too, any of which may lag.
+// crowded records that other servers can answer too, any of which may lag.
 func (s *stream) crowded(seen *view) {
 	if seen.alone {
 		now := *seen
@@ -217,8 +217,9 @@ func (s *stream) api(ctx context.Context, op string, body []byte, resp apiReply,
 	}
 }
 
-// stateAt repeats State until the result proves that any key it does not name does not
-// exist. For that it must be complete and come from a leader that has applied revision min.
+// stateAt repeats State until the result proves that a key it does not name does not exist.
+// To prove that, the result must be complete and come from a leader that has applied
+// revision min.
 func (s *stream) stateAt(ctx context.Context, pattern string, min uint64) (State, error) {
 	for try := 0; ; try++ {
 		st, err := s.State(ctx, pattern)

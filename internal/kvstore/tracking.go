@@ -7,7 +7,7 @@ import (
 )
 
 // tracking delivers a watch's events. The server sends nothing when a record expires, so
-// tracking generates those events itself.
+// tracking generates the expiry events itself.
 type tracking struct {
 	deliver func(Event)
 	now     func() time.Time // estimates the servers' clock

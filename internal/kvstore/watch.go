@@ -21,13 +21,13 @@ type watcher struct {
 	flood    flood
 	notified atomic.Bool // a notification has arrived, or the store has warned that none has
 	silence  int         // own writes without a notification, as counted by unnotified; guarded by mu
-	silentAt time.Time   // when the last of them was counted; guarded by mu
+	silentAt time.Time   // when the last such write was counted; guarded by mu
 }
 
 // flood tracks whether notifications arrive faster than they are delivered.
 type flood struct {
 	high    bool           // some may have been dropped; used by the dispatcher, like since and left
-	since   time.Time      // time of a record before which none was dropped; zero if unknown
+	since   time.Time      // time of a record before which no notification was dropped; zero if unknown
 	left    int            // notifications to deliver before reading the drop counts
 	dropped map[*topic]int // drops already reported; used by the sender
 }
@@ -123,8 +123,8 @@ type watch struct {
 }
 
 // Watch subscribes to changes to keys that match pattern; see [KV]. When it returns, the
-// subscription is on its way to the server. The reply to any later write proves that it has
-// arrived there (see [NoRevision]).
+// subscription is on its way to the server. The reply to any later write proves that the
+// subscription has arrived there (see [NoRevision]).
 func (s *watcher) Watch(pattern string, deliver func(Event)) (Watch, error) {
 	if err := checkPattern(pattern); err != nil {
 		return nil, err
@@ -184,14 +184,15 @@ func (w *watch) Stop() {
 	if s.topics[t.pattern] == t {
 		delete(s.topics, t.pattern)
 	}
-	// Queue this under mu. A Close, which no longer knows the topic, could otherwise stop
-	// the sender first.
+	// Queue this under mu. Otherwise a Close, which no longer knows about the topic, could
+	// stop the sender first.
 	s.calls.Add(t.unsubscribe)
 }
 
 // move moves the watches to other subjects, because the bucket was re-created or an update
-// has changed its notifications. It reports whether there were any watches to move. If the
-// bucket has no notifications, the watches stay where they are and are told so.
+// changed its notifications. It reports whether there were any watches to move. If the
+// bucket has no notifications, the watches stay where they are and are told that there are
+// none.
 func (s *watcher) move(to string) (moved bool) {
 	if to == "" {
 		s.tell(Event{Kind: Recheck, Silent: true})
@@ -222,7 +223,7 @@ func (s *watcher) move(to string) (moved bool) {
 // flooded checks whether nats.go has dropped notifications because the queue was full. Once
 // the queue has been half full, flooded checks as soon as the queue is empty or a full
 // queue's worth has been delivered. Dropped notifications are newer than everything that
-// was queued when it was half full. flooded runs on the dispatcher.
+// was queued when the queue was half full. flooded runs on the dispatcher.
 func (s *watcher) flooded(m *nats.Msg) {
 	f := &s.flood
 	switch {

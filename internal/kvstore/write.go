@@ -61,7 +61,7 @@ func (s *writer) written(to awaited, m *nats.Msg, failure error) {
 }
 
 // message is the only place that assembles the headers of a write, because the server
-// silently accepts a guard with a misspelt subject.
+// silently accepts a guard with a misspelled subject.
 func (s *writer) message(w Write, ttl string) *outgoing {
 	o := s.outgoing(s.putPrefix, w.Key, w.Expect)
 	o.msg.Data, o.route, o.ends = w.Value, own, w.Delete
@@ -92,7 +92,8 @@ const (
 	errCodeNoRoom      = 10077 // "maximum bytes exceeded", and other storage failures
 )
 
-// headerRoom is the most space that the headers of a write take, not counting the guard's.
+// headerRoom is the most space that the headers of a write can take, not counting the
+// guard's.
 const headerRoom = 160
 
 // MaxValue returns the maximum size of a value in bytes, as far as the store knows; see
@@ -146,8 +147,8 @@ func (s *writer) answer(w sentWrite, m *nats.Msg) Answer {
 		s.doubtRefusal(doubtEvery) // the bucket's limit may have changed
 		return Answer{Err: fmt.Errorf("write to %q: %w: %w", w.key, ErrTooLarge, e)}
 	case e.ErrorCode == errCodeNoRoom:
-		// Clients that know that the bucket is full take no more locks and leave the room
-		// to renewals.
+		// Once clients know that the bucket is full, they take no new locks and leave the
+		// room to renewals.
 		s.doubtRefusal(doubtFullEvery)
 		if !strings.HasPrefix(e.Description, "maximum") { // the server's storage has failed
 			return Answer{Err: fmt.Errorf("%w: write to %q: %w", ErrUnavailable, w.key, e)}
@@ -192,8 +193,8 @@ func (s *writer) learnAck(data []byte, sequence uint64) {
 	}
 }
 
-// lastSequence parses N from "wrong last sequence: N". The server reports it only in the
-// text.
+// lastSequence parses N from "wrong last sequence: N". The server reports N only in the
+// error text.
 func lastSequence(description string) (uint64, bool) {
 	i := strings.LastIndexByte(description, ' ')
 	n, err := strconv.ParseUint(description[i+1:], 10, 64)
