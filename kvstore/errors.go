@@ -31,10 +31,10 @@ var (
 	// ErrNoStream means that no server accepts the write, because the bucket no longer exists or
 	// its stream currently has no leader. The error also matches [ErrUnavailable].
 	ErrNoStream = kvstore.ErrNoStream
-	// ErrFull means that the bucket has no room for another record, or reserves what is left for
-	// renewals and waiters of locks. The error also matches [ErrUnavailable].
+	// ErrFull means that the bucket has no room for another record, or that the remaining room
+	// is reserved for lock renewals and waiters. The error also matches [ErrUnavailable].
 	ErrFull = kvstore.ErrFull
-	// ErrPermission means that the server denies this user the subject.
+	// ErrPermission means that the server denies this user access to the subject.
 	ErrPermission = kvstore.ErrPermission
 	// ErrNoWatch means that the bucket does not publish its changes and so cannot be watched.
 	ErrNoWatch = kvstore.ErrNoWatch
@@ -46,9 +46,9 @@ var (
 	ErrClosed = kvstore.ErrClosed
 )
 
-// ConflictError describes a refused write: its Key, the Expected revision, and the Last one,
-// which is 0 if there is no record. It matches [ErrConflict], and also [ErrExists] if no record
-// was expected.
+// ConflictError describes a refused write: its Key, the Expected revision, and the Last
+// revision, which is 0 if there is no record. It matches [ErrConflict], and also [ErrExists] if
+// no record was expected.
 type ConflictError = kvstore.ConflictError
 
 // ConfigError describes a bucket setting that is unsafe for records with a TTL, or a server that

@@ -1,7 +1,7 @@
 // Package kvstore stores expiring records in a NATS JetStream key-value bucket. It is the store
 // that the locks are built on. Every record has a revision and a time to live, every write is
 // conditional, and watches report changes, including the expiry of records. Programs that use
-// locks import package natslock, and need only the errors and perhaps [Config] from this
+// locks should import package natslock; they need only the errors and perhaps [Config] from this
 // package.
 //
 // [Open] finds or creates a bucket, verifies its settings, and returns a [Store]:
@@ -18,8 +18,8 @@
 // # Why not the key-value API of nats.go
 //
 // With that API, an update drops a record's TTL, every watch needs a consumer, a watch's initial
-// snapshot can miss keys, and no event reports that a record has expired. Nor can its
-// configuration describe the bucket that these records need.
+// snapshot can miss keys, and no event reports that a record has expired. Nor can that API's
+// configuration express the settings that these records need.
 package kvstore
 
 import (
@@ -56,7 +56,7 @@ type Config = kvstore.Config
 type Record = kvstore.Record
 
 // Event is a hint that something changed: its Kind, the Record concerned, and the record Before
-// it. Any user who may publish on the notification subject can forge one.
+// it. Any user who is allowed to publish on the notification subject can forge one.
 type Event = kvstore.Event
 
 // The kinds of [Event].
@@ -65,8 +65,8 @@ const (
 	Put = kvstore.Put
 	// Deleted means that a tombstone was written.
 	Deleted = kvstore.Deleted
-	// Expired means that the TTL of the last record seen has ended by this client's clock. The
-	// server deletes the record at about the same time.
+	// Expired means that the TTL of the last record seen has ended according to this client's
+	// clock. The server deletes the record at about the same time.
 	Expired = kvstore.Expired
 	// Recheck means that events may have been missed. The event names no key.
 	Recheck = kvstore.Recheck
@@ -81,9 +81,10 @@ type Store struct{ store *kvstore.Store }
 //
 // The error matches [ErrInvalidKey] if no bucket can have the given name, and [ErrInvalid] if
 // any other field is invalid. It matches [ErrBucketConfig] if the bucket is unsafe or its server
-// is too old, [ErrNotFound] if the bucket is missing and Open may not create it, [ErrPermission]
-// if this user may not look up or create the bucket, and [ErrUnavailable] if JetStream does not
-// respond or the stream has no leader. If ctx has no deadline, Open waits at most 10 s.
+// is too old, [ErrNotFound] if the bucket is missing and cfg forbids creating it,
+// [ErrPermission] if this user is not allowed to look up or create the bucket, and
+// [ErrUnavailable] if JetStream does not respond or the stream has no leader. If ctx has no
+// deadline, Open waits at most 10 s.
 func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (*Store, error) {
 	if ctx == nil || js == nil {
 		return nil, fmt.Errorf("open bucket: %w: the context or the JetStream is nil", ErrInvalid)

@@ -20,20 +20,20 @@ var (
 	ErrUnavailable = kvstore.ErrUnavailable
 	ErrPermission  = kvstore.ErrPermission
 	ErrClosed      = errors.New("client closed")
-	// ErrNoAnswer means that the outcome of a write is unknown, for an unknown reason.
+	// ErrNoAnswer means that no reply to a write arrived, for an unknown reason, and that the outcome is unknown.
 	ErrNoAnswer = fmt.Errorf("%w: no answer", ErrUnavailable)
 )
 
 const (
-	// AnswerTimeout limits the wait for the reply to one write. After that, the outcome is treated as unknown.
+	// AnswerTimeout limits the wait for the reply to a single write. After that, the outcome is treated as unknown.
 	AnswerTimeout = time.Second
-	// DeniedAfter is how long a client waits for a reply before it checks whether the server has denied the subject. It
-	// checks again at growing intervals.
+	// DeniedAfter is how long a client waits for a reply before it checks whether the server has denied access to the
+	// subject. It checks again at growing intervals.
 	DeniedAfter = 50 * time.Millisecond
 )
 
 // Bucket gives a client access to its bucket. It embeds the store, whose Now estimates the servers' clock;
-// [Bucket.Instant] reads the local one.
+// [Bucket.Instant] reads the local clock.
 type Bucket struct {
 	kvstore.KV
 	Client    string // client ID for records
@@ -42,7 +42,7 @@ type Bucket struct {
 	clock     func() clock.Instant
 	timers    sync.Pool
 	highest   atomic.Uint64
-	backwards atomic.Pointer[error] // error of a claim whose revision was not above highest; nil once a later revision is
+	backwards atomic.Pointer[error] // error of a claim whose revision was not above highest; nil again once a later revision is above it
 	conn      connection
 	life      context.Context
 	quit      context.CancelCauseFunc
@@ -69,7 +69,7 @@ func New(kv kvstore.KV, owner string, now func() clock.Instant) *Bucket {
 	return b
 }
 
-// StandFor makes the records name another process on this machine, on whose behalf the client takes locks.
+// StandFor makes the client's records name another process on this machine, on whose behalf the client takes locks.
 func (b *Bucket) StandFor(pid int) { b.author.PID, b.author.Started = pid, 0 }
 
 // Owner returns the owner's name that the client writes into its records.
@@ -86,7 +86,7 @@ func (b *Bucket) Body(status record.Status, meta map[string]string) record.Body 
 func (b *Bucket) Instant() clock.Instant { return b.clock() }
 
 // Life returns the context that bounds every wait. It ends when the client or the connection is closed, and its cause
-// tells which.
+// says which.
 func (b *Bucket) Life() context.Context { return b.life }
 
 // granting is a period in which the client either grants locks or refuses to.
@@ -130,11 +130,11 @@ func (b *Bucket) Refused() error {
 	return nil
 }
 
-// Postpone stops new claims and places for the given reason, until it is called again with nil. It does not end any
-// wait.
+// Postpone stops new claims and places for the given reason, until it is called again with nil. It does not end waits
+// that are already in progress.
 func (b *Bucket) Postpone(why error) { b.postponed.Store(&why) }
 
-// Admits returns nil if new claims and places may be written, and otherwise the reason that they may not. The error
+// Admits returns nil if new claims and places can be written, and otherwise the reason that they cannot. The error
 // matches [ErrUnavailable].
 func (b *Bucket) Admits() error {
 	if why := b.postponed.Load(); why != nil && *why != nil {
@@ -170,8 +170,8 @@ func (b *Bucket) Acknowledged(revision uint64) {
 	}
 }
 
-// WentBackwards records that the server has acknowledged a claim at a revision no higher than the highest one known.
-// The client gets no lock until the server acknowledges a higher revision.
+// WentBackwards records that the server has acknowledged a claim at a revision no higher than the highest known
+// revision. The client gets no lock until the server acknowledges a higher revision.
 func (b *Bucket) WentBackwards(why error) { b.backwards.Store(&why) }
 
 // Backwards returns the error passed to [Bucket.WentBackwards], or nil if revisions are rising.

@@ -13,7 +13,7 @@ import (
 var errGone = fmt.Errorf("%w: %w", ErrUnavailable, kvstore.ErrConnectionClosed)
 
 // connection is the state of the connection as last reported by the store. Asking the connection itself would lock its
-// mutex, which a stuck write holds.
+// mutex, which a stuck write may be holding.
 type connection struct {
 	away atomic.Bool
 
@@ -24,7 +24,7 @@ type connection struct {
 	gone    chan struct{} // closed when the connection is closed for good
 }
 
-// Notify sets the function to call when the connection changes. It is called only after [Bucket.Listen], and it must
+// Notify sets the function to call when the connection changes. notify is called only after [Bucket.Listen] and must
 // not block.
 func (b *Bucket) Notify(notify func(kvstore.ConnState)) {
 	b.conn.mu.Lock()
@@ -32,7 +32,7 @@ func (b *Bucket) Notify(notify func(kvstore.ConnState)) {
 	b.conn.notify = notify
 }
 
-// Listen begins to follow the connection. Further calls do nothing.
+// Listen starts following the connection. Further calls do nothing.
 func (b *Bucket) Listen() {
 	b.conn.listens.Do(func() { b.KV.OnConnection(b.changed) })
 }
@@ -92,7 +92,7 @@ func (b *Bucket) Online() <-chan struct{} {
 
 // Sleep waits until d has passed or the connection comes back. If ctx ends first, it returns ctx's cause. If the
 // connection is closed for good, it returns an error. up is the channel that [Bucket.Online] returned before the
-// request that is to be retried.
+// request to be retried was sent.
 func (b *Bucket) Sleep(ctx context.Context, d time.Duration, up <-chan struct{}) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

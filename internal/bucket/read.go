@@ -34,7 +34,7 @@ func (b *Bucket) ReadNow(ctx context.Context, key string, revision uint64) (e re
 		return e, st, asked, err
 	}
 	e, err = b.Read(ctx, key, max(revision, st.LastRevision)) //safety:read-now
-	if IsAny(err, kvstore.ErrWithheld) {                      // this user may still send the leader a write
+	if IsAny(err, kvstore.ErrWithheld) {                      // this user may still be allowed to write
 		var last uint64
 		if last, err = b.Probe(ctx, key); err == nil && last > 0 {
 			e, err = b.Read(ctx, key, max(revision, last))
@@ -43,8 +43,8 @@ func (b *Bucket) ReadNow(ctx context.Context, key string, revision uint64) (e re
 	return e, st, asked, err
 }
 
-// ReadBeside rereads the key of entry and reads another key along with it. For a user who may read many keys, this
-// takes a single request.
+// ReadBeside rereads the key of entry and reads another key along with it. For a user who is allowed to read many keys,
+// this takes a single request.
 func (b *Bucket) ReadBeside(ctx context.Context, entry record.Entry, key string) (now, beside record.Entry, err error) {
 	ctx, cancel := answerWithin(ctx, AnswerTimeout)
 	defer cancel()
@@ -89,7 +89,7 @@ func (b *Bucket) Led(ctx context.Context) bool {
 }
 
 // Reached waits up to [AnswerTimeout] for the leader to apply a revision that a read has returned. A follower can apply
-// a write before the leader does, and until the leader catches up, it refuses acquires because of a record that the
+// a write before the leader does, and until it catches up, the leader refuses acquires because of a record that the
 // read shows as deleted.
 func (b *Bucket) Reached(parent context.Context, revision uint64) error {
 	_, err := b.leader(parent, AnswerTimeout, revision)
@@ -130,9 +130,9 @@ func (b *Bucket) leader(parent context.Context, within time.Duration, revision u
 //
 // Three rules keep this safe:
 //
-//   - The record was read. A notification can be forged, so its times prove nothing.
-//   - The time is a server's. The local clock only determines when to ask for it.
-//   - The tombstone that replaces the record expects exactly the revision that was judged. If the record has been
+//   - The record must have been read. A notification can be forged, so its times prove nothing.
+//   - The time must come from a server. The local clock only determines when to ask for it.
+//   - The tombstone that replaces the record must expect exactly the revision that was judged. If the record has been
 //     renewed or claimed in the meantime, the server refuses the tombstone.
 
 // Overdue reports whether entry, which must have been read, is overdue by a server's clock. It requests the server's
@@ -196,7 +196,7 @@ func (b *Bucket) Clear(ctx context.Context, queue []record.Entry) (rest []record
 	return rest, err
 }
 
-// DeleteOverdue replaces an overdue record with a tombstone that names its claim.
+// DeleteOverdue replaces an overdue record with a tombstone that names the record's claim.
 func (b *Bucket) DeleteOverdue(ctx context.Context, entry record.Entry) error {
 	return b.Delete(ctx, entry.Key, entry.Revision, entry.ID)
 }

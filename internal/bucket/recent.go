@@ -11,15 +11,15 @@ import (
 // recentMax limits how many tombstones of locks and places a client remembers.
 const recentMax = 4096
 
-// Recent remembers the tombstones that this client has left, which live for a second. A claim that replaces such a
-// tombstone needs no read before [Known.Until]. The next place in a queue reuses the key of the last one, so that lists
+// Recent remembers the tombstones that this client has left, which live for a second. Until [Known.Until], a claim that
+// replaces one of them needs no read. The client's next place in a queue reuses the key of its last one, so that lists
 // contain few tombstones. The zero value is ready to use.
 type Recent struct {
 	mu     sync.Mutex
 	m      map[string]trace
-	places map[string][]vacancy // by the key prefix of the queue
-	vacant int                  // number of places
-	// swept is when expired entries were last removed, or 0 if never. It limits how often that happens, because
+	places map[string][]vacancy // keyed by the queue's key prefix
+	vacant int                  // number of vacancies in places
+	// swept is when expired entries were last removed, or 0 if never. It limits how often they are removed, because
 	// scanning all entries costs more than a release.
 	swept clock.Instant
 }

@@ -49,7 +49,8 @@ func (b *Bucket) writeAloneWithin(ctx context.Context, within time.Duration, w k
 	}
 }
 
-// Tombstone returns the value of a tombstone for the claim in body. Its token is 0 if the claim was not granted.
+// Tombstone returns the value of a tombstone for the claim in body. The tombstone's token is 0 if the claim was not
+// granted.
 func (b *Bucket) Tombstone(status record.Status, body record.Body) ([]byte, error) {
 	left := record.Body{Status: status, ID: body.ID, Client: b.Client, Token: body.Token, Grants: body.Grants, Waits: body.Waits}
 	return left.Encode()
@@ -88,7 +89,7 @@ func (b *Bucket) ProbeWithin(ctx context.Context, within time.Duration, key stri
 	return 0, err
 }
 
-// Answer waits up to d for ch to deliver the reply to a write of key. If none arrives, the error matches [ErrNoAnswer].
+// Answer waits up to d for ch to deliver the reply to a write to key. If none arrives, the error matches [ErrNoAnswer].
 func (b *Bucket) Answer(ctx context.Context, ch <-chan kvstore.Answer, key string, d time.Duration) (a kvstore.Answer, answered bool) {
 	pause := min(DeniedAfter, d)
 	waited := pause

@@ -26,8 +26,8 @@ func (id ID) Compare(other ID) int {
 // IDOf returns the ID of a lock.
 func IDOf(info locks.Info) ID { return ID{info.Kind, info.Name} }
 
-// records is a copy of the records of locks. Revisions order the changes to each key, so events and lists may arrive
-// in any order.
+// records is a copy of the lock records. Revisions order the changes to each key, so events and lists may arrive in
+// any order.
 type records struct {
 	byKey map[string]*stored
 	locks map[ID]*lock
@@ -80,7 +80,7 @@ func (r *records) put(e record.Entry) {
 		}
 		return
 	}
-	e.Value = nil // the Entry has the decoded body
+	e.Value = nil // the Entry already has the decoded body
 	if s == nil {
 		s = &stored{id: ID{locks.Kind(key.Kind()), key.Name}, role: key}
 		r.byKey[e.Key] = s

@@ -21,7 +21,7 @@ const (
 	Live
 	// NoLeader means that no server confirms writes or reads. Clients get no locks and lose the ones they hold.
 	NoLeader
-	// Unfit means that clients grant no locks in the bucket, or that there is no bucket.
+	// Unfit means that clients do not grant locks in the bucket, or that there is no bucket.
 	Unfit
 )
 
@@ -64,8 +64,8 @@ func Late(h admin.Holder, server time.Time) time.Duration {
 // evidence is what a mirror knows about itself and its bucket.
 type evidence struct {
 	connected bool
-	missed    error  // why the copy may lack changes; nil once the locks are listed
-	answer    answer // the latest
+	missed    error  // why the copy may lack changes; nil once the locks have been listed
+	answer    answer // the leader's latest reply
 }
 
 // answer is the leader's reply about the bucket, or the zero value if there is none.
@@ -73,8 +73,8 @@ type answer struct {
 	info *kvstore.Info
 	err  error // set instead of info
 	// highest is a revision that the bucket had reached before the mirror asked. behind counts consecutive replies
-	// below highest. A single one proves nothing, because a newly elected leader may still be applying the last
-	// writes.
+	// below highest. A single such reply proves nothing, because a newly elected leader may still be applying the
+	// last writes.
 	highest uint64
 	behind  int
 }
@@ -120,15 +120,15 @@ func (e evidence) judge(bucket string) (Condition, error) {
 	return Live, nil
 }
 
-// fewWrites is how many writes a replica may lag and still be considered current. Replicas often lag for a moment
-// while clients write.
+// fewWrites is how many writes a replica can lag behind and still be considered current. Replicas often lag for a
+// moment while clients write.
 const fewWrites = 1000
 
 // silent is how long the leader may go without hearing from a replica before the replica is considered unreachable.
 const silent = 10 * time.Second
 
-// replicas returns how many of a bucket's servers the leader reaches, and how many of those have its records. Both
-// numbers include the leader.
+// replicas returns how many of a bucket's servers the leader reaches, and how many of those have the bucket's
+// records. Both numbers include the leader.
 func replicas(info *kvstore.Info) (there, current int) {
 	there, current = 1, 1
 	if info.Cluster == nil {
@@ -145,7 +145,8 @@ func replicas(info *kvstore.Info) (there, current int) {
 	return there, current
 }
 
-// unfit returns an error for a setting that keeps clients from granting locks, which also says how to repair it.
+// unfit returns an error if a setting keeps clients from granting locks. The error also says how to repair the
+// setting.
 func unfit(bucket string, info *kvstore.Info) error {
 	findings, err := kvstore.Examine(kvstore.Config{Bucket: bucket, Storage: info.Config.Storage}, info)
 	if err != nil {

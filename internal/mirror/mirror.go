@@ -31,14 +31,14 @@ const (
 	// listTime limits how long listing all the locks may take.
 	listTime = time.Minute
 	// The mirror lists the locks every listEach even if it has missed no event, because notifications can be lost. If
-	// a list takes long, the pause grows to listShare times its duration, but not beyond listRarely.
+	// listing takes a long time, the pause grows to listShare times its duration, but not beyond listRarely.
 	listEach, listShare, listRarely = 10 * time.Second, 100, 5 * time.Minute
 )
 
 // Config configures a mirror.
 type Config struct {
 	Bucket, Pattern string
-	// Open opens a client on the bucket, which the mirror closes.
+	// Open opens a client on the bucket. The mirror closes the client.
 	Open func(context.Context) (*natslock.Client, error)
 	// Ask asks the bucket's leader about the stream.
 	Ask func(context.Context) (*kvstore.Info, error)
@@ -65,7 +65,8 @@ type Mirror struct {
 	records  records
 	evidence evidence
 	highest  uint64 // highest bucket revision seen
-	// gaps counts how often the copy may have begun to lack changes, which only a list that starts later repairs.
+	// gaps counts the times when the copy may have begun to lack changes. Only a list that starts after the last gap
+	// makes the copy complete again.
 	gaps  int
 	ahead time.Duration
 	state State
@@ -90,8 +91,8 @@ func New(cfg Config) *Mirror {
 }
 
 // Run follows the bucket across outages until ctx ends, and then returns nil. It returns an error if the first
-// attempt fails, or if waiting cannot help because the user may not read the locks or the connection was closed for
-// good.
+// attempt fails, or if waiting cannot help because the user is not allowed to read the locks or the connection was
+// closed for good.
 func (m *Mirror) Run(ctx context.Context) error {
 	ctx, end := context.WithCancel(ctx)
 	var beside sync.WaitGroup
@@ -123,7 +124,8 @@ var (
 	shown  = bridge.Admin[*natslock.Client, *locks.Holder, locks.Info, locks.Event]()
 )
 
-// follow opens the bucket and applies its events until that fails. It sets begun once the locks have been listed.
+// follow opens the bucket and applies its events until an error occurs. It sets begun once the locks have been
+// listed.
 func (m *Mirror) follow(ctx context.Context, begun *bool) error {
 	client, err := m.cfg.Open(ctx)
 	if err != nil {
@@ -146,13 +148,13 @@ func (m *Mirror) follow(ctx context.Context, begun *bool) error {
 	return context.Cause(ctx)
 }
 
-// apply applies a step of the watch. On an EventWatching, the copy may lack earlier changes.
+// apply applies a step of the watch. An EventWatching means that the copy may lack changes made before it.
 func (m *Mirror) apply(s admin.Step) {
 	m.mu.Lock()
 	if s.Event.Record.Key != "" {
 		m.highest = max(m.highest, s.Event.Record.Revision)
-		// An expiry goes by this machine's clock and may be wrong, because a mirror that misses changes also misses
-		// renewals.
+		// An expiry goes by this machine's clock and may be wrong, because a mirror that is missing changes may also
+		// be missing renewals.
 		if s.Event.Kind == kvstore.Expired && m.state.Condition != Live {
 			m.mu.Unlock()
 			return
@@ -173,7 +175,8 @@ func (m *Mirror) apply(s admin.Step) {
 	}
 }
 
-// list lists the locks whenever that is due. It returns an error if the first list fails, or if waiting cannot help.
+// list lists the locks whenever a list is due. It returns an error if the first list fails, or if waiting cannot
+// help.
 func (m *Mirror) list(ctx context.Context, client *natslock.Client, begun *bool) error {
 	in, err := inside.Admin(ctx, client)
 	if err != nil {
@@ -255,9 +258,9 @@ func (m *Mirror) ask(ctx context.Context) {
 	}
 }
 
-// answered records the leader's reply to a request that was sent on connection by, and reports whether all is well.
-// If there was no leader, changes may have been missed, because the server that this client is connected to may have
-// been cut off from the others.
+// answered records the leader's reply to a request that was sent on connection number by, and reports whether all is
+// well. If there was no leader, changes may have been missed, because the server that this client is connected to may
+// have been cut off from the others.
 func (m *Mirror) answered(a answer, by uint64) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
