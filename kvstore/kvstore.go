@@ -169,8 +169,8 @@ func (s *Store) List(ctx context.Context, pattern string, min uint64) ([]Record,
 }
 
 // Watch calls deliver for every change to a key that matches pattern, and for the expiry of
-// every record that it has seen change, until stop is called. It does not deliver the initial
-// state. deliver runs on the store's goroutines, possibly concurrently, and must not block.
+// every record it has seen change, until stop is called. It does not deliver the initial state.
+// deliver runs on the store's goroutines, possibly concurrently, and must not block.
 //
 // The error matches [ErrNoWatch] if the bucket does not publish its changes, and otherwise
 // [ErrInvalidKey], [ErrUnavailable] or [ErrClosed].

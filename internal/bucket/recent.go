@@ -11,9 +11,9 @@ import (
 // recentMax limits how many tombstones of locks and places a client remembers.
 const recentMax = 4096
 
-// Recent remembers the tombstones that this client has left, which live for a second. Until [Known.Until], a claim that
-// replaces one of them needs no read. The client's next place in a queue reuses the key of its last one, so that lists
-// contain few tombstones. The zero value is ready to use.
+// Recent remembers the tombstones that this client has left, which live for a second. Before [Known.Until], a claim
+// that replaces one of these tombstones needs no read. The client's next place in a queue reuses the key of its last
+// one, so that lists contain few tombstones. The zero value is ready to use.
 type Recent struct {
 	mu     sync.Mutex
 	m      map[string]trace

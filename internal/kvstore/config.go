@@ -25,11 +25,11 @@ const (
 	protocol     = "3"
 	metaProtocol = "natslock.protocol"
 	metaID       = "natslock.id"
-	// tick is the unit of a bucket's first sequence.
+	// tick is the time unit in which a bucket's first sequence counts.
 	tick = 10 * time.Microsecond
-	// lowFirstSeq separates first sequences derived from a time from those that started at
-	// 1 or came from a clock that was years behind. It is the first sequence for July 2025,
-	// and every bucket that uses this protocol was created later.
+	// lowFirstSeq tells first sequences derived from the time apart from those that started
+	// at 1 or came from a clock that was years behind. It is the first sequence for July
+	// 2025, and every bucket that uses this protocol was created later.
 	lowFirstSeq = 3e13
 )
 

@@ -72,7 +72,7 @@ type rule struct {
 	why, repair string
 }
 
-// free lists the settings that may have any value. Every other setting has a rule.
+// free lists the settings that can have any value. Every other setting has a rule.
 var free = []string{"name", "description", "metadata", "placement", "max_msgs", "max_bytes", "max_consumers", "consumer_limits",
 	"duplicate_window", "compression", "mirror_direct", "template_owner"}
 

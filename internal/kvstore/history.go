@@ -36,10 +36,10 @@ const (
 var ErrNoHistory = errors.New("bucket has no history")
 
 // HistoryStream returns the configuration of a stream that keeps a bucket's history. The
-// history keeps each write for age, but never more than maxBytes in total; 0 means
-// [DefaultHistoryBytes]. bucket describes the bucket's stream, whose storage, replicas and
-// placement the history shares. The history is named "HISTORY_" followed by the bucket's
-// name. HistoryStream does no I/O.
+// history keeps each write for age, but never more than maxBytes in total; a maxBytes of 0
+// means [DefaultHistoryBytes]. bucket describes the bucket's stream, whose storage,
+// replicas and placement the history shares. The history is named "HISTORY_" followed by
+// the bucket's name. HistoryStream does no I/O.
 //
 // A stream cannot capture what the bucket republishes, so the history sources the bucket
 // instead. The records' TTLs have no effect in the history. A record that is replaced
@@ -220,8 +220,8 @@ func (h *History) Read(ctx context.Context, patterns []string, since time.Time) 
 // last write. It returns how many of them the history lacks and how many there are in
 // total, not counting those in [History.Behind].
 //
-// The error matches [ErrRemade] if the bucket was re-created in between, and otherwise
-// [ErrUnavailable], [ErrPermission], [ErrClosed] or ctx's error.
+// The error matches [ErrRemade] if the bucket was re-created between those writes, and
+// otherwise [ErrUnavailable], [ErrPermission], [ErrClosed] or ctx's error.
 func (h *History) Missing(ctx context.Context, since time.Time) (missing, all uint64, err error) {
 	first, err := h.start(ctx, since)
 	gap := h.last.behind(first)

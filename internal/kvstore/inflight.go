@@ -68,7 +68,7 @@ func (f *inFlight) close() {
 	f.pending = nil
 }
 
-// sentWrite describes a write that was sent. The zero value means none.
+// sentWrite describes a write that was sent. The zero value means no write.
 type sentWrite struct {
 	n      uint64        // its number within the store
 	at     time.Duration // relative to the store's creation
@@ -83,8 +83,8 @@ type health struct {
 	// stored is the value of sent at the last acknowledgment or reconnect. Reconnects are
 	// included because they lose replies.
 	stored atomic.Uint64
-	// failed is the oldest write since stored was last set whose reply shows that the
-	// stream did not evaluate it. Guarded by mu.
+	// failed is the oldest of the writes sent since then whose replies show that the stream
+	// did not evaluate them. Guarded by mu.
 	failed sentWrite
 	// failure is the error in the last reply showing that a write was not evaluated, or nil
 	// if there were no responders. Guarded by mu.

@@ -46,7 +46,7 @@ type KV interface {
 	//
 	// If min is 0, any replica may serve the read, even one that lags. Otherwise min is a
 	// revision of this key or any other, and the result comes from a state that contains
-	// it. If the first replica lacks min, Get asks the stream leader.
+	// it. If the replica that replies lacks min, Get asks the stream leader.
 	Get(ctx context.Context, key string, min uint64) (Record, error)
 
 	// List returns the live records whose keys match pattern, which may contain NATS
@@ -142,7 +142,7 @@ type Write struct {
 	// required for a record, which would otherwise never expire. For a tombstone it
 	// defaults to one second.
 	TTL time.Duration
-	// Delete writes a tombstone instead of a record.
+	// Delete means that a tombstone is written instead of a record.
 	Delete bool
 }
 
@@ -229,7 +229,7 @@ type State struct {
 	Created time.Time
 	// Time is the server's wall-clock time when it replied.
 	Time time.Time
-	// Replicas is the number of servers that may answer for the stream. It can exceed the
+	// Replicas is the number of servers that can answer for the stream. It can exceed the
 	// configured number while the cluster is moving the stream.
 	Replicas int
 	// Notifies reports whether the bucket publishes its changes. If it does not, watches

@@ -33,7 +33,7 @@ type line struct {
 	prefix    string // prefix of the keys' subjects as the stream stores them
 	apiPrefix string // prefix of the JetStream API's subjects
 	putPrefix string // prefix under which this connection publishes keys
-	inboxes   string // prefix of all of the connection's inboxes
+	inboxes   string // prefix of all the connection's inboxes
 
 	// Set by the watcher and called on the dispatcher's goroutine.
 	onEvent  func(*nats.Msg) // handles a notification

@@ -110,8 +110,8 @@ func (s *reader) snapshot(ctx context.Context, pattern string, min uint64, what 
 }
 
 // listPages reads a list that is too long for one request, in revision order: first the
-// [Beside] record, then as many others as requested. A record written in the meantime comes
-// after those already read, so it is not missed.
+// [Beside] record, then as many others as requested. A record written while List is reading
+// comes after those already read, so it is not missed.
 func (s *reader) listPages(ctx context.Context, pattern string, min uint64, what listing) (Listing, error) {
 	var l Listing
 	if what.beside != "" {

@@ -11,9 +11,9 @@ const (
 	// silences is the number of acknowledged writes without a notification after
 	// which the store warns.
 	silences = 3
-	// silentFor is how long the store waits for the notification of the last of these writes.
-	// Behind a gateway, notifications take a different route from acknowledgments, and the
-	// first notifications may be missed because the subscription is not yet in place there.
+	// silentFor is how long the store waits to be notified of the last of these writes. Behind
+	// a gateway, notifications take a different route from acknowledgments, and the first
+	// notifications may be missed because the subscription is not yet in place there.
 	silentFor = time.Second
 )
 

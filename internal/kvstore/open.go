@@ -243,7 +243,8 @@ func (s *stream) createWith(ctx context.Context, cfg Config) (*infoResponse, err
 }
 
 // domainOf returns the domain of a newly created bucket, for logging. A server outside a
-// cluster does not name it. The result is "" if there is no domain or it is unknown.
+// cluster does not report the domain. The result is "" if there is no domain or it is
+// unknown.
 func (s *stream) domainOf(made *infoResponse) string {
 	named, _ := strings.CutPrefix(s.apiPrefix, "$JS.")
 	switch domain, isDomain := strings.CutSuffix(named, ".API."); {

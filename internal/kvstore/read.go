@@ -32,7 +32,7 @@ func (s *reader) Get(ctx context.Context, key string, min uint64) (Record, error
 		return Record{}, err
 	}
 	r, err := s.read(ctx, key)
-	// A lagging replica may return a record that the caller knows to have ended.
+	// A lagging replica may return a record that the caller knows has ended.
 	if min > 0 && (errors.Is(err, ErrNotFound) || err == nil && r.Revision < min) { //safety:read-as-of
 		r, err = s.readAsOf(ctx, key, min)
 	}

@@ -15,14 +15,14 @@ import (
 
 // nats.go holds a connection's mutex while it writes to the network, for up to a minute
 // (its FlusherTimeout), and while it tries to connect. A context cannot interrupt a
-// goroutine that waits for the mutex. Therefore every call that locks it is made by a
-// single goroutine, the sender. Other goroutines queue their calls and wait only as long as
+// goroutine that is waiting for the mutex. Therefore, a single goroutine, the sender, makes
+// every call that locks it. Other goroutines queue their calls and wait only as long as
 // they choose to. Queued calls run in order, so a subscription always precedes the writes
 // sent after it.
 
 const (
-	// stuckAfter is how long a call into the connection may take before the store considers
-	// it stuck and stops queueing messages.
+	// stuckAfter is how long a call into the connection can take before the store considers
+	// the connection stuck and stops queueing messages.
 	stuckAfter = time.Second
 	// subscribeWithin is how long Watch waits to learn whether the connection is closed or
 	// draining. A subscription that takes longer completes in the background.
@@ -31,7 +31,7 @@ const (
 	// the server reports on the connection rather than in a reply.
 	permissionPoll = 25 * time.Millisecond
 	// lookEvery is how long the store caches the connection's last error. Many callers may
-	// be waiting for replies, and each read of that error occupies the sender.
+	// be waiting for replies, and reading that error occupies the sender each time.
 	lookEvery = permissionPoll / 5
 )
 

@@ -156,7 +156,7 @@ func (s *watcher) Watch(pattern string, deliver func(Event)) (Watch, error) {
 func (s *watcher) join(w *watch, pattern string) (*topic, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	notify := s.seen.Load().notify // loaded under mu, or move could miss this watch
+	notify := s.seen.Load().notify // loaded under mu, because move could otherwise miss this watch
 	switch {
 	case s.topics == nil:
 		return nil, ErrClosed
@@ -191,8 +191,8 @@ func (w *watch) Stop() {
 
 // move moves the watches to other subjects, because the bucket was re-created or an update
 // changed its notifications. It reports whether there were any watches to move. If the
-// bucket has no notifications, the watches stay where they are and are told that there are
-// none.
+// bucket has no notifications, the watches stay where they are and are told that none will
+// arrive.
 func (s *watcher) move(to string) (moved bool) {
 	if to == "" {
 		s.tell(Event{Kind: Recheck, Silent: true})

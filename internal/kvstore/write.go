@@ -140,7 +140,8 @@ func (s *writer) answer(w sentWrite, m *nats.Msg) Answer {
 			return Answer{Err: &ConflictError{Key: w.key, Expected: w.expect, Last: last}}
 		}
 		return Answer{Err: fmt.Errorf("%w: write to %q: conflict without a sequence: %w", ErrUnavailable, w.key, e)}
-	// Another write to the key is being replicated. That never means that the lock is held.
+	// Another write to the key is being replicated. That does not mean that the lock is
+	// held.
 	case e.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant: //safety:in-flight
 		return Answer{Err: fmt.Errorf("write to %q: %w: %w", w.key, ErrInFlight, e)}
 	case e.ErrorCode == errCodeMsgTooLarge:

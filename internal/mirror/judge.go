@@ -10,7 +10,7 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// Condition tells how far a mirror's copy of the locks can be trusted.
+// Condition says how far a mirror's copy of the locks can be trusted.
 type Condition int
 
 const (
@@ -52,8 +52,8 @@ func (s State) String() string {
 	return fmt.Sprintf("%v since %s: %v", s.Condition, s.Since.Format("15:04:05"), s.Why)
 }
 
-// Late returns how late the next renewal of a lease is at the given server time, or 0 if it is not late. A client
-// renews a lease after a third of its TTL.
+// Late returns how late a lease's next renewal is at the given server time, or 0 if it is not late. A client renews
+// a lease after a third of its TTL.
 func Late(h admin.Holder, server time.Time) time.Duration {
 	if h.Fixed || h.Unreadable || h.Overdue || h.Broken != nil || h.Expires.IsZero() {
 		return 0
@@ -73,8 +73,8 @@ type answer struct {
 	info *kvstore.Info
 	err  error // set instead of info
 	// highest is a revision that the bucket had reached before the mirror asked. behind counts consecutive replies
-	// below highest. A single such reply proves nothing, because a newly elected leader may still be applying the
-	// last writes.
+	// with a revision below highest. A single such reply proves nothing, because a newly elected leader may still
+	// be applying the last writes.
 	highest uint64
 	behind  int
 }

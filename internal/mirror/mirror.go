@@ -232,8 +232,8 @@ func (m *Mirror) listAll(ctx context.Context, in *admin.Admin) error {
 	return nil
 }
 
-// ask asks the leader about the bucket every 10 s, or every second while the mirror is not live, and after each
-// doubt.
+// ask asks the leader about the bucket every 10 s, or every second while the mirror is not live, and immediately
+// after each doubt.
 func (m *Mirror) ask(ctx context.Context) {
 	for ctx.Err() == nil {
 		m.mu.Lock()
