@@ -18,10 +18,10 @@ var (
 	ErrInvalid = kvstore.ErrInvalid
 	// ErrInvalidKey means that a key, a pattern or the bucket's name is invalid.
 	ErrInvalidKey = kvstore.ErrInvalidKey
-	// ErrInvalidTTL means that the TTL is zero, negative or above 366 days.
+	// ErrInvalidTTL means that the TTL is zero, negative or longer than 366 days.
 	ErrInvalidTTL = kvstore.ErrInvalidTTL
-	// ErrTooLarge means that the record exceeds 16 KiB, or the limit of the server (max_payload)
-	// or the bucket (max_msg_size). Nothing was written.
+	// ErrTooLarge means that the record exceeds 16 KiB, the server's limit (max_payload) or the
+	// bucket's limit (max_msg_size). Nothing was written.
 	ErrTooLarge = kvstore.ErrTooLarge
 	// ErrBucketConfig means that the bucket's settings are unsafe. The error is a
 	// *[ConfigError], or joins several of them.

@@ -7,7 +7,7 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 )
 
-// AnswerOf classifies the answer to a conditional write.
+// AnswerOf classifies the reply to a conditional write.
 func AnswerOf(a kvstore.Answer) core.Answer {
 	conflict, refused := errors.AsType[*kvstore.ConflictError](a.Err)
 	switch {

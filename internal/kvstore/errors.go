@@ -24,7 +24,7 @@ var (
 	ErrInvalid = errors.New("invalid argument")
 	// ErrInvalidKey means that a key, a pattern or the bucket's name is invalid.
 	ErrInvalidKey error = invalid("invalid key")
-	// ErrInvalidTTL means that the TTL is zero, negative or above 366 days.
+	// ErrInvalidTTL means that the TTL is zero, negative or longer than 366 days.
 	ErrInvalidTTL error = invalid("invalid TTL")
 	// ErrInvalidOption means that an option is nil or out of range.
 	ErrInvalidOption error = invalid("invalid option")

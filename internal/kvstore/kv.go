@@ -200,7 +200,7 @@ type Listing struct {
 	Keys []string
 }
 
-// ListOption configures a call of [KV.List].
+// ListOption configures a call to [KV.List].
 type ListOption func(*listing)
 
 // listing holds the options of a List call.
@@ -299,7 +299,7 @@ const (
 	// Closed means that the connection has been closed for good.
 	Closed
 	// Doubtful means that the connection is unchanged but the bucket should be verified
-	// (see Verify), because a reply suggests, for example, that it was re-created or that
-	// its settings have changed.
+	// (see Verify), because a reply suggests, for example, that the bucket was re-created
+	// or that its settings have changed.
 	Doubtful
 )

@@ -303,8 +303,8 @@ func (s *reader) multiGet(ctx context.Context, subjects []string, what listing) 
 	request := pageRequest{Subjects: subjects, Seq: what.from, Batch: cmp.Or(what.atMost, batchMax), MaxBytes: multiBytes}
 	if what.from > 0 && len(subjects) == 1 {
 		// Each key has only one record, so reading by sequence returns the same records. A
-		// request for last records also counts those below the revision, and the server
-		// rejects it if there are more than 1024.
+		// request for last records also counts the records with lower sequences, and the
+		// server rejects it if there are more than 1024.
 		request.Subjects, request.Next = nil, subjects[0]
 		if what.atMost == 1 { // without a batch, the server sends one record and does not count the others
 			request.Batch, request.MaxBytes = 0, 0

@@ -23,7 +23,7 @@ type Info struct {
 	Raw json.RawMessage `json:"config"`
 }
 
-// Settings returns the stream's configuration. It also fills in Config.
+// Settings returns the stream's configuration. Settings also fills in Config.
 func (i *Info) Settings() (s Settings, err error) {
 	if err := i.read(); err != nil {
 		return nil, err

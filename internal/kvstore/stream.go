@@ -105,7 +105,7 @@ func single(info *jetstream.StreamInfo) bool {
 }
 
 // servers returns the number of servers that can answer for a stream. While the stream is
-// being moved, that is more than its configured number of replicas.
+// being moved, that number exceeds the configured number of replicas.
 func servers(info *jetstream.StreamInfo) int {
 	n := info.Config.Replicas
 	if info.Cluster != nil {
