@@ -135,8 +135,8 @@ func (b *Bucket) leader(parent context.Context, within time.Duration, revision u
 //   - The tombstone that replaces the record must expect exactly the revision that was judged. If the record has been
 //     renewed or claimed in the meantime, the server refuses the tombstone.
 
-// Overdue reports whether entry, which must have been read, is overdue by a server's clock. It requests the server's
-// time only if entry is overdue by the local estimate.
+// Overdue reports whether entry, which must have been read, is overdue according to a server's clock. It requests the
+// server's time only if entry is overdue according to the local estimate.
 func (b *Bucket) Overdue(ctx context.Context, entry record.Entry) (bool, error) {
 	if !entry.OverdueAt(b.Now()) {
 		return false, nil

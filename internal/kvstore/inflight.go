@@ -25,9 +25,9 @@ const (
 	// silentUntil is how long after the last write the stream's silence is still a sign of
 	// trouble. A client that sends no writes learns nothing about the stream.
 	silentUntil = time.Minute
-	// maxOrphans limits the number of replies kept for writes whose callers have given up.
-	// Beyond the limit, replies to newer writes are dropped, because only the oldest ones
-	// matter.
+	// maxOrphans limits the number of replies still awaited for writes whose callers have
+	// given up. Beyond the limit, replies to newer writes are no longer awaited, because
+	// only the oldest ones matter.
 	maxOrphans = 64
 )
 
@@ -87,7 +87,7 @@ type health struct {
 	// did not evaluate them. Guarded by mu.
 	failed sentWrite
 	// failure is the error in the last reply showing that a write was not evaluated, or nil
-	// if there were no responders. Guarded by mu.
+	// if that reply said that there were no responders. Guarded by mu.
 	failure error
 	// orphans are the IDs of replies that only the store still awaits. Guarded by mu.
 	orphans []uint64

@@ -80,8 +80,8 @@ type KV interface {
 	//
 	// The error matches [ErrNoWatch] if the bucket does not publish its changes,
 	// [ErrUnavailable] and the connection's error if the connection is closed, and
-	// otherwise [ErrInvalidKey] or [ErrClosed]. Watch waits for the connection for up to
-	// 100 ms, after which it returns and the subscription completes in the background.
+	// otherwise [ErrInvalidKey] or [ErrClosed]. Watch waits up to 100 ms for the
+	// connection, after which it returns and the subscription completes in the background.
 	Watch(pattern string, deliver func(Event)) (Watch, error)
 
 	// State asks the stream leader for its state and for the keys that match pattern, which

@@ -279,7 +279,7 @@ func (s *stream) State(ctx context.Context, pattern string) (State, error) {
 }
 
 // ledSince returns when the responding server became the leader of the stream. The result
-// is zero if the server is not the leader, or is the only one. A server first reads its
+// is zero if the server is not the leader, or is the only server. A server first reads its
 // state, then whether it leads, and then the keys. It leads only once it has applied its
 // whole log, so a leader's response has all the keys, even if the server was elected while
 // preparing it.

@@ -124,7 +124,7 @@ func (e evidence) judge(bucket string) (Condition, error) {
 // moment while clients write.
 const fewWrites = 1000
 
-// silent is how long the leader may go without hearing from a replica before the replica is considered unreachable.
+// silent is how long the leader can go without hearing from a replica before the replica is considered unreachable.
 const silent = 10 * time.Second
 
 // replicas returns how many of a bucket's servers the leader reaches, and how many of those have the bucket's
