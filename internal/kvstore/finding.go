@@ -40,7 +40,7 @@ type Finding struct {
 	// Update reports whether updating the stream repairs the setting; see [Repaired].
 	Update bool
 	// Remake reports whether no update can repair the setting, so that the bucket has to be
-	// deleted and re-created, which ends every record in it.
+	// deleted and re-created, losing every record in it.
 	Remake bool
 }
 

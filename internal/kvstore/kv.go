@@ -27,8 +27,8 @@ type KV interface {
 	//
 	// Otherwise the store calls done at most once, on one of its own goroutines, when a
 	// reply arrives, however late. done must not block. If no reply arrives, the outcome is
-	// unknown: the server has applied the write, will apply it later, or never will. Call
-	// forget when the reply is no longer of interest.
+	// unknown: the server may have applied the write, may apply it later, or may never
+	// apply it. Call forget when the reply is no longer of interest.
 	Send(w Write, done func(Answer)) (forget func(), err error)
 
 	// MaxValue returns the maximum size of a value in bytes, as far as the store knows

@@ -146,7 +146,7 @@ func (s *reader) listPages(ctx context.Context, pattern string, min uint64, what
 	}
 }
 
-// listSlowly reads a list that a single request cannot: first the [Beside] record, then the
+// listSlowly reads what a single request cannot read: first the [Beside] record, then the
 // list.
 func (s *reader) listSlowly(ctx context.Context, pattern string, min uint64, what listing) (Listing, error) {
 	if what.beside == "" {

@@ -28,7 +28,7 @@ func Room(info *jetstream.StreamInfo) error {
 	return nil
 }
 
-// limit is a bucket limit that new records must not reach.
+// limit is a size limit of a bucket, part of which new records must leave free.
 type limit struct {
 	setting string
 	used    uint64
