@@ -14,10 +14,10 @@ import (
 // Servers that replicate a stream count a new record in full until it has replaced its
 // predecessor, so a full bucket refuses to renew held locks. With two or more replicas, the
 // last quarter of max_bytes and of max_msgs is therefore reserved for renewals. A single
-// server accepts any replacement that is no larger than the record it replaces, so a full
-// bucket still has room for renewals. There, only a sixteenth, or room for a few records,
-// is reserved for the claims of waiters. If new waiters could take the room that a
-// departing holder leaves, every waiter would wait forever.
+// server accepts any replacement that is no larger than the record it replaces, and has
+// room for all renewals until the bucket is full. There, only a sixteenth, or room for a
+// few records, is reserved for the claims of waiters. If new waiters could take the room
+// that a departing holder leaves, every waiter would wait forever.
 func Room(info *jetstream.StreamInfo) error {
 	for _, l := range limits(info) {
 		if l.left() < 0 {
