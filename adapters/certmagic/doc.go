@@ -1,4 +1,4 @@
-// Package certmagiclock makes the certmagic instances of a cluster lock with natslock. It
+// Package certmagiclock coordinates a cluster's certmagic instances with natslock locks. It
 // wraps any [certmagic.Storage] and replaces only its locking: certificates, keys and
 // accounts stay in the wrapped storage.
 //
@@ -14,22 +14,23 @@
 //   - Goroutines that share a [Storage] exclude each other until Unlock, even if the lock
 //     has been lost in the meantime.
 //
-// A lock's name is certmagic's own with [Prefix] in front, as in
-// "certmagic.issue_cert_example.com", so the lockctl pattern "certmagic.>" matches all of
-// them. Clusters with separate storages need separate buckets, or they wait for each other.
+// A lock's name is certmagic's own name for it with [Prefix] prepended, as in
+// "certmagic.issue_cert_example.com", so the lockctl pattern "certmagic.>" matches all
+// these locks. Clusters with separate storages need separate buckets; otherwise they would
+// wait for each other's locks.
 //
 // # When the lock is lost
 //
-// Certmagic's locking has no way to report a loss, so certmagic cannot be stopped: it
-// finishes the current attempt and stores the certificate. Meanwhile another instance may
-// obtain a certificate too, and whichever is stored last wins.
+// Certmagic's locking interface has no way to report a loss, so certmagic cannot be
+// stopped: it finishes the current attempt and stores the certificate. Meanwhile another
+// instance may obtain a certificate too, and whichever is stored last wins.
 //
 //   - [Storage.Unlock] returns an error that matches [natslock.ErrLost]. Certmagic does
 //     nothing with it except log it as "unable to unlock".
-//   - Before each attempt that it can repeat, certmagic renews the lease, and
-//     [Storage.RenewLockLease] then reacquires a lost lock. After that, certmagic reads the
-//     storage again and does not contact the issuer if another instance has already
-//     obtained the certificate.
+//   - Before each attempt that it may repeat, certmagic renews the lease, and
+//     [Storage.RenewLockLease] then reacquires the lock if it has been lost. After that,
+//     certmagic reads the storage again and does not contact the issuer if another instance
+//     has already obtained the certificate.
 //
 // [admin.WithObserver] and [natslock.WithLogger] report a loss as soon as it happens.
 package certmagiclock

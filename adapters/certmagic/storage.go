@@ -39,28 +39,29 @@ var (
 	_ fmt.Stringer               = (*Storage)(nil)
 )
 
-// section is one goroutine's critical section for a name. It lasts from before the lock is
-// acquired until Unlock. Unlock identifies its lock only by name, so a name has at most one
-// section at a time. With two, Unlock could not tell which lock to release after the first
-// section had lost its own.
+// section is one goroutine's critical section for a name. It begins before the lock is
+// acquired and ends at Unlock. Unlock identifies its lock only by name, so a name has at
+// most one section at a time. With two sections, Unlock could not tell which lock to
+// release once the first section had lost its lock.
 type section struct {
 	lock *natslock.Lock // nil until granted; guarded by Storage.mu
 	over chan struct{}  // closed when the section ends
 }
 
-// New returns a Storage that stores everything in storage and takes its locks from locks,
-// usually a [*natslock.Client]. The options apply to each lock, but [natslock.MaxWait] does
-// not limit the wait for other goroutines that use the same Storage.
+// New returns a Storage that stores everything in storage and acquires its locks through
+// locks, usually a [*natslock.Client]. The options apply to each lock, but
+// [natslock.MaxWait] does not limit the wait for other goroutines that use the same
+// Storage.
 //
-// New does no I/O. If an option is invalid or locks is nil, each Lock fails with
+// New does no I/O. If an option is invalid or locks is nil, each call to Lock fails with
 // [natslock.ErrInvalid].
 func New(storage certmagic.Storage, locks natslock.Locker, opts ...natslock.LockOption) *Storage {
 	return &Storage{Storage: storage, locks: locks, opts: slices.Clone(opts), held: map[string]*section{}}
 }
 
-// Lock acquires the lock called name, which may contain any characters. It waits until ctx
-// ends, even through server outages. It returns nil once the caller has the lock, which
-// then lasts until Unlock, even if ctx ends first. Errors are those of
+// Lock acquires the lock called name, which may contain any characters. It keeps waiting
+// until ctx ends, even through server outages. It returns nil once the caller has the lock,
+// which then lasts until Unlock, even if ctx ends first. Its errors are those of
 // [natslock.Client.Lock], and match [natslock.ErrTimeout] and ctx's error if ctx ended the
 // wait.
 func (s *Storage) Lock(ctx context.Context, name string) error {
@@ -81,8 +82,8 @@ func (s *Storage) Lock(ctx context.Context, name string) error {
 }
 
 // TryLock acquires the lock if it is free and has no queue, and waits only for the server's
-// replies. It returns true if the caller has the lock until Unlock, and false with a nil
-// error if the lock is held or has a queue. Any other error is that of
+// replies. It returns true if it acquired the lock, which the caller then has until Unlock,
+// and false with a nil error if the lock is held or has a queue. Other errors are those of
 // [natslock.Client.TryLock].
 func (s *Storage) TryLock(ctx context.Context, name string) (bool, error) {
 	if err := s.ready(ctx, name); err != nil {
@@ -99,10 +100,10 @@ func (s *Storage) TryLock(ctx context.Context, name string) (bool, error) {
 	return err == nil, err
 }
 
-// Unlock releases the lock called name. It ignores ctx, and waits for the server for at
-// most the client's release timeout.
+// Unlock releases the lock called name. It ignores ctx, and waits for the server no longer
+// than the client's release timeout.
 //
-// It returns nil if the lock was held until the call. An error that matches
+// It returns nil if the lock was still held at the time of the call. An error that matches
 // [natslock.ErrLost] means that the lock had already ended, so another instance may have
 // worked at the same time. [natslock.ErrUnavailable] means that the server did not confirm
 // the release, in which case the lock becomes free after its TTL. In all of these cases,
@@ -122,11 +123,12 @@ func (s *Storage) Unlock(ctx context.Context, name string) error {
 }
 
 // RenewLockLease confirms with the server that the caller still has the lock. Certmagic
-// calls it before each attempt that it may repeat, and keeps the lock between attempts, for
+// calls it before each attempt that it may repeat, and holds the lock across attempts, for
 // up to 30 days. If the lock has been lost or broken, RenewLockLease acquires it again,
-// waiting for it as Lock does, because an error would only end the attempt.
+// waiting for it as Lock does, because an error would only end the current attempt.
 //
-// The duration has no effect, because the client renews the lease while the process runs.
+// The duration has no effect, because the client renews the lease for as long as the
+// process runs.
 //
 // It returns nil if the caller has the lock. Errors are those of [natslock.Lock.Extend] and
 // [natslock.Client.Lock], and match [natslock.ErrReleased] if the name was not locked.
@@ -186,7 +188,7 @@ func (s *Storage) ready(ctx context.Context, name string) error {
 	return nil
 }
 
-// enter begins a section for the name, or returns the section that already has it.
+// enter begins a section for the name, or returns the one that is already in progress.
 func (s *Storage) enter(name string) (own, other *section) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -18,16 +18,15 @@ const DefaultMinHold = 5 * time.Second
 type Option func(*job)
 
 // MinHold makes each run hold its lock for at least d after the grant, even if the job
-// returns sooner: see [natslock.MinHold]. The default is [DefaultMinHold], and 0 turns it
-// off. A job that runs more often than every 10 s needs a smaller d, because its lock would
-// otherwise still be held at the next tick. If natslock rejects d, the job never runs, and
-// [OnError] gets [natslock.ErrInvalid].
+// returns sooner: see [natslock.MinHold]. The default is [DefaultMinHold], and 0 means no
+// minimum. A job that runs more often than every 10 s needs a smaller d, because its lock
+// would otherwise still be held at the next tick. If natslock rejects d, the job never
+// runs, and [OnError] gets [natslock.ErrInvalid].
 func MinHold(d time.Duration) Option {
 	return func(j *job) { j.minHold = d }
 }
 
-// OnError sets the function that receives errors, because cron itself has no way to report
-// them:
+// OnError sets the function that receives errors, which cron itself has no way to report:
 //
 //   - An error that matches [natslock.ErrLocked] means that another replica has the tick.
 //     It is a *[natslock.LockedError], which names that replica.
@@ -37,12 +36,12 @@ func MinHold(d time.Duration) Option {
 //     so another replica may run it at the same time. fn is called immediately, while the
 //     job is still running.
 //   - When a run ends, fn gets the error from OnceFunc's function, joined with that of
-//     [natslock.Lock.Unlock]. A loss that fn already knows about is not reported again by
-//     itself.
+//     [natslock.Lock.Unlock]. A loss that was already reported to fn is not reported again
+//     on its own.
 //
-// By default, cron.DefaultLogger logs every error except ErrLocked. fn may be called from
-// several goroutines simultaneously. The unlock waits for fn, so fn must not wait for the
-// job.
+// By default, cron.DefaultLogger logs every error except ErrLocked. fn may be called
+// concurrently from several goroutines. The unlock waits for fn to return, so fn must not
+// wait for the job.
 //
 // A nil fn keeps the default.
 func OnError(fn func(error)) Option {
@@ -53,10 +52,10 @@ func OnError(fn func(error)) Option {
 	}
 }
 
-// Context sets the context of the job: OnceFunc's function gets a child of ctx. Once ctx
-// has ended, no new run begins, and OnError gets an error that matches
-// [natslock.ErrTimeout] and ctx's error. Cancel ctx to stop the jobs that cron.Cron.Stop
-// waits for. The default, kept if ctx is nil, never ends.
+// Context sets the job's context: OnceFunc's function gets a child of ctx. Once ctx has
+// ended, no new run begins, and OnError gets an error that matches [natslock.ErrTimeout]
+// and ctx's error. Cancel ctx to stop the jobs that cron.Cron.Stop waits for. The default,
+// kept if ctx is nil, never ends.
 func Context(ctx context.Context) Option {
 	return func(j *job) {
 		if ctx != nil {
@@ -65,8 +64,8 @@ func Context(ctx context.Context) Option {
 	}
 }
 
-// LockOptions sets options for the lock of each run, such as [natslock.TTL] or
-// [natslock.Meta]. [natslock.Linger] and [natslock.Until] require MinHold(0).
+// LockOptions sets options for each run's lock, such as [natslock.TTL] or [natslock.Meta].
+// [natslock.Linger] and [natslock.Until] require MinHold(0).
 func LockOptions(opts ...natslock.LockOption) Option {
 	return func(j *job) { j.opts = append(j.opts, opts...) }
 }

@@ -31,7 +31,7 @@
 // # When the lock is lost
 //
 // gocron cannot stop a run, and discards the error from Unlock. A job that has to stop when
-// its lock is lost should use the context of [Locker.Held]. [OnError] reports each loss.
-// With an Elector, use [Elector.Term] in the same way. Pass the token of the lock or term
-// to the resource that the job changes: see package fence.
+// its lock is lost should use the context of the lock that [Locker.Held] returns. [OnError]
+// reports each loss. With an Elector, use [Elector.Term] in the same way. Pass the token of
+// the lock or term to the resource that the job changes: see package fence.
 package gocronlock

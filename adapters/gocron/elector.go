@@ -23,20 +23,21 @@ type Elector struct {
 var _ gocron.Elector = (*Elector)(nil)
 
 // NewElector returns an Elector for gocron.WithDistributedElector. It does no I/O and does
-// not campaign. Call [Elector.Run] for that, unless the process already campaigns with the
-// Election's own Run or Campaign.
+// not campaign. To campaign, call [Elector.Run], unless the process already does so with
+// the Election's own Run or Campaign.
 func NewElector(e *election.Election) *Elector {
 	return &Elector{election: e}
 }
 
-// IsLeader returns nil while a term of this process is valid, and [ErrNotLeader] otherwise.
+// IsLeader returns nil while this process has a valid term, and [ErrNotLeader] otherwise.
 // gocron calls it before each run, and skips the run on an error. IsLeader only reads the
 // clock: it does no I/O and ignores the context, so it is just as fast when the server does
 // not respond.
 //
 // A term ends before the server lets the next leader in, so two schedulers never lead
-// simultaneously. But their clocks may differ: if the leader changes between their ticks,
-// that tick runs twice or not at all. A [Locker] prevents the second run.
+// simultaneously. But because their clocks may differ, they may reach the same tick at
+// different moments. If the leader changes in between, that tick runs twice or not at all.
+// A [Locker] prevents the second run.
 func (e *Elector) IsLeader(context.Context) error {
 	if _, leads := e.election.IsLeader(); !leads {
 		return ErrNotLeader

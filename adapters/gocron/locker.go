@@ -20,10 +20,10 @@ const DefaultMinHold = 5 * time.Second
 type Option func(*Locker)
 
 // MinHold makes the Locker hold each lock for at least d after the grant, even if the job
-// returns sooner: see [natslock.MinHold]. The default is [DefaultMinHold], and 0 turns it
-// off. A job that runs more often than every 10 s needs a smaller d, because its lock would
-// otherwise still be held at the next tick, which gocron would skip. If natslock rejects d,
-// each Lock returns [natslock.ErrInvalid].
+// returns sooner: see [natslock.MinHold]. The default is [DefaultMinHold], and 0 means no
+// minimum. A job that runs more often than every 10 s needs a smaller d, because its lock
+// would otherwise still be held at the next tick, and gocron would skip that tick. If
+// natslock rejects d, each Lock returns [natslock.ErrInvalid].
 func MinHold(d time.Duration) Option {
 	return func(l *Locker) { l.minHold = d }
 }
@@ -38,8 +38,8 @@ func MinHold(d time.Duration) Option {
 // another scheduler may have run the job at the same time. fn does not receive errors from
 // Lock, because gocron passes those to the listener gocron.AfterLockError.
 //
-// fn may be called from several goroutines simultaneously. The unlock waits until fn
-// returns, so fn must not wait for the run or for the scheduler to shut down.
+// fn may be called concurrently from several goroutines. The unlock waits until fn returns,
+// so fn must not wait for the run or for the scheduler to shut down.
 //
 // A nil fn keeps the default.
 func OnError(fn func(name string, err error)) Option {
@@ -71,12 +71,12 @@ type Locker struct {
 var _ gocron.Locker = (*Locker)(nil)
 
 // NewLocker returns a Locker for gocron.WithDistributedLocker, or for the job option
-// gocron.WithDistributedJobLocker. It does no I/O and does not need to be closed. Shut the
-// schedulers down before you call [natslock.Client.Close].
+// gocron.WithDistributedJobLocker. It does no I/O and does not need to be closed. Shut down
+// the schedulers before calling [natslock.Client.Close].
 //
 // A job's lock is named after the job. Name jobs with gocron.WithName, for example
 // "billing.report". Otherwise gocron uses the name of the function, such as
-// "main.main.func1", which another service may use too.
+// "main.main.func1", which another service might use too.
 func NewLocker(locks natslock.Locker, opts ...Option) *Locker {
 	l := &Locker{locks: locks, minHold: DefaultMinHold, onError: func(string, error) {}, runs: map[string]*run{}}
 	for _, opt := range opts {
@@ -120,11 +120,11 @@ func (l *Locker) Lock(ctx context.Context, key string) (gocron.Lock, error) {
 }
 
 // Held returns the lock of the current run of the named job. Its context ends when the lock
-// or the job's context does, so a job that uses it instead of its own context stops in
+// or the job's context does, so a job that uses this context instead of its own stops in
 // time. Get the context when the job begins; it remains tied to that run.
 //
 // If no run of this Locker has the lock, Held returns a zero [natslock.Lock], whose context
-// has ended and whose token is 0. Do not unlock the lock, because gocron does.
+// has ended and whose token is 0. Do not unlock the lock yourself: gocron does that.
 func (l *Locker) Held(name string) *natslock.Lock {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -151,7 +151,7 @@ func (l *Locker) end(name string) {
 	delete(l.runs, name)
 }
 
-// run is the gocron.Lock of one run.
+// run implements gocron.Lock for a single run of a job.
 type run struct {
 	lock   *natslock.Lock
 	unlock func() error
@@ -186,6 +186,6 @@ func newRun(l *Locker, lock *natslock.Lock) *run {
 
 // Unlock releases the lock, or leaves its record in place until the minimum hold ends. It
 // ignores the context, which has already ended if gocron is stopping the job. It waits for
-// the server for at most the client's release timeout. Its errors are those of
+// the server no longer than the client's release timeout. Its errors are those of
 // [natslock.Lock.Unlock], which gocron discards: see [OnError].
 func (r *run) Unlock(context.Context) error { return r.unlock() }

@@ -1,6 +1,6 @@
-// Package gooselock makes a service's replicas migrate their database one at a time. It
-// implements the locker interfaces of github.com/pressly/goose/v3 with natslock locks, and works
-// with any database that goose supports.
+// Package gooselock makes a service's replicas take turns migrating their database. It implements
+// the locker interfaces of github.com/pressly/goose/v3 with natslock locks, and works with any
+// database that goose supports.
 //
 //	locker := gooselock.NewLocker(locks, "billing.migrations")
 //	provider, err := goose.NewProvider(goose.DialectSQLite3, db, migrations, goose.WithLocker(locker))
@@ -13,7 +13,7 @@
 //
 // Up, UpTo and UpByOne first check, without the lock, whether any migrations are pending, and
 // take the lock only if so. Down, DownTo, ApplyVersion, Status and GetDBVersion always take it,
-// and HasPending and GetVersions never do. goose holds the lock for all migrations of the call.
+// and HasPending and GetVersions never do. goose holds the lock for all of the call's migrations.
 //
 // Replicas take turns in the order in which they queue. The first one applies all migrations, and
 // the others find none pending.

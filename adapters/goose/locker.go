@@ -19,7 +19,7 @@ type Locker struct {
 	locks natslock.Locker
 	name  string
 	opts  []natslock.LockOption
-	turn  chan *turn // buffers the turn that is in progress, if any
+	turn  chan *turn // holds the turn in progress, if any
 }
 
 var (
@@ -27,7 +27,7 @@ var (
 	_ lock.SessionLocker = (*Locker)(nil)
 )
 
-// turn lasts from a Lock to its Unlock.
+// turn represents the time from a Lock to its Unlock.
 type turn struct {
 	lock *natslock.Lock
 	stop func() // stops watching for a loss
@@ -36,9 +36,9 @@ type turn struct {
 // NewLocker returns a Locker for goose.WithLocker. It does no I/O and does not need to be closed.
 //
 // name is the lock's name, such as "billing.migrations". All processes that migrate the same
-// database must use the same name, and no other process may. The options apply to each lock:
-// [natslock.MaxWait] limits the wait for other replicas, and [natslock.TTL] limits how long a
-// crashed replica keeps the others waiting. The client renews the lock, so migrations may take
+// database must use the same name, and no other process may use it. The options apply to each
+// lock: [natslock.MaxWait] limits the wait for other replicas, and [natslock.TTL] limits how long
+// a crashed replica keeps the others waiting. The client renews the lock, so migrations may take
 // longer than the TTL.
 func NewLocker(locks natslock.Locker, name string, opts ...natslock.LockOption) *Locker {
 	return &Locker{locks: locks, name: name, opts: slices.Clone(opts), turn: make(chan *turn, 1)}
@@ -54,7 +54,7 @@ func NewLocker(locks natslock.Locker, name string, opts ...natslock.LockOption) 
 // error and cause.
 func (l *Locker) Lock(ctx context.Context, _ *sql.DB) error { return l.begin(ctx) }
 
-// Unlock releases the lock. It ignores the context, and waits for the server for at most the
+// Unlock releases the lock. It ignores the context, and waits for the server no longer than the
 // client's release timeout. goose returns Unlock's error from the call that migrated.
 //
 // The errors are those of [natslock.Lock.Unlock]. [natslock.ErrLost] means that another replica
@@ -114,8 +114,8 @@ func UntilLost(ctx context.Context) (child context.Context, cancel context.Cance
 	return context.WithValue(child, lossKey{}, end), func() { end(nil) }
 }
 
-// watch cancels the context of UntilLost, if ctx has one, when the lock is lost. stop ends the
-// watch and waits for its goroutine.
+// watch cancels the UntilLost context that ctx descends from, if any, when the lock is lost. stop
+// ends the watch and waits for its goroutine.
 func watch(ctx context.Context, held *natslock.Lock) (stop func()) {
 	end, ok := ctx.Value(lossKey{}).(context.CancelCauseFunc)
 	if !ok {

@@ -1,8 +1,8 @@
 // Package natslockotel exports OpenTelemetry spans and metrics for a client's locks.
 //
 // An [Observer] observes natslock clients. Each acquire is a span "natslock.acquire", and
-// each hold is a span "natslock.hold". Both are children of the span in the context of the
-// acquire. The metrics are:
+// each hold is a span "natslock.hold". Both are children of the span in the acquire's
+// context. The metrics are:
 //
 //   - natslock.acquire.duration: a histogram of the time from the call to the grant or to
 //     giving up, by natslock.outcome.
@@ -21,9 +21,9 @@
 // # Links
 //
 // An acquire that had to queue links to the hold that was in place when it began to wait.
-// With a single waiter, that is the hold from which it took over the lock. With several
-// waiters, it need not be, because no record or event names a waiter's predecessor in the
-// queue.
+// With a single waiter, that is the hold that the acquire took over from. With several
+// waiters, it may be an earlier hold, because no record or event names a waiter's
+// predecessor in the queue.
 //
 // If the same Observer has seen the hold, the link is to the hold's own span. A hold in
 // another process is linked only if its holder acquired the lock with [Trace], so that the
@@ -35,7 +35,7 @@
 //
 // A one-shot acquire that finds the lock held produces no event, so it has no span. The
 // same goes for an acquire that fails for a reason other than its context or MaxWait.
-// Because the client creates the lock's context, that context does not carry the span of
-// the hold, and spans of the work are its siblings. A process that is killed exports no
-// spans for its holds.
+// Because the client creates the lock's context, that context does not carry the hold's
+// span, so the spans of the work are siblings of the hold's span. A process that is killed
+// exports no spans for its holds.
 package natslockotel

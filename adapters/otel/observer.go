@@ -24,7 +24,7 @@ import (
 // scope is the name of the instrumentation scope.
 const scope = "github.com/natslock/locks/adapters/otel"
 
-// Attribute keys. error.type comes from the semantic conventions, which define none for
+// Attribute keys. error.type comes from the semantic conventions, which define no keys for
 // locks.
 const (
 	LockKey    = attribute.Key("natslock.lock")       // on metrics: the label for the lock's name
@@ -45,12 +45,12 @@ var durations = []float64{.001, .005, .025, .1, .5, 1, 5, 15, 60, 300, 900, 3600
 const (
 	// readTime limits how long an Observer may take to read a lock's holder.
 	readTime = 250 * time.Millisecond
-	// readPause is how long an Observer stops reading after a failed read.
+	// readPause is how long an Observer waits after a failed read before it reads again.
 	readPause = 10 * time.Second
 	// mostLinks limits the links per span, because a lock may have many readers.
 	mostLinks = 8
-	// mostWaits limits the recorded waits. A wait stays recorded if its acquire fails
-	// without an event.
+	// mostWaits limits the number of recorded waits. A wait stays recorded if its acquire
+	// fails without an event.
 	mostWaits = 10_000
 )
 
@@ -76,7 +76,7 @@ type lockID struct {
 	name string
 }
 
-// waitID identifies a wait by the caller's span, because events have no ID for it.
+// waitID identifies a wait by the caller's span, because events carry no ID for waits.
 type waitID struct {
 	lock  lockID
 	trace trace.TraceID
@@ -127,12 +127,12 @@ func New(opts ...Option) (*Observer, error) {
 	return o, nil
 }
 
-// Add makes the Observer report natslock.waiting from the client's Stats. The Observer also
-// uses the first client that was added to link to holds that it has not seen itself: when
-// an acquire queues for the lock of such a hold, the Observer reads the lock's holder. That
-// costs one Inspect per wait, on the goroutine that calls observers. It delays events by at
-// most 250 ms, and after a failure the Observer does not try again for 10 s. The Observer
-// keeps a reference to the client.
+// Add makes the Observer report natslock.waiting from the client's Stats. The first client
+// also lets the Observer link to holds that the Observer has not seen itself: when an
+// acquire queues behind such a hold, the Observer reads the lock's holder through this
+// client. That costs one Inspect per wait, on the goroutine that calls observers. The read
+// delays events by at most 250 ms, and after a failed read the Observer does not try again
+// for 10 s. The Observer keeps a reference to the client.
 func (o *Observer) Add(locks *natslock.Client) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -216,8 +216,8 @@ func (o *Observer) queued(ctx context.Context, ev admin.Event) {
 	o.waits[id] = append(o.waits[id], links)
 }
 
-// inTheWay returns links to the holds of a lock that this Observer has seen. If it has seen
-// none, the links are to those whose records carry a trace.
+// inTheWay returns links to the lock's current holds that this Observer has seen or, if it
+// has seen none, to those whose records carry a trace.
 func (o *Observer) inTheWay(ctx context.Context, ev admin.Event) (links []trace.Link) {
 	o.mu.Lock()
 	for _, h := range o.holds[lockOf(ev)] {
@@ -251,7 +251,7 @@ func (o *Observer) read(ctx context.Context, client *natslock.Client, ev admin.E
 		holders = append(holders, *info.Holder)
 	}
 	for _, h := range holders {
-		// If the acquire has been granted in the meantime, its own span is among these.
+		// If the acquire has been granted in the meantime, its own record is among these.
 		if sc := carried(h.Meta); sc.IsValid() && sc.SpanID() != asking.SpanID() {
 			links = append(links, trace.Link{SpanContext: sc, Attributes: []attribute.KeyValue{IDKey.String(h.ID)}})
 		}

@@ -66,13 +66,13 @@ var traces propagation.TraceContext
 
 // Trace stores the span in ctx in the lock's record, along with the metadata m, which may
 // be nil. It is [natslock.Meta] with the keys of the W3C Trace Context, "traceparent" and
-// "tracestate", so it replaces any other Meta. Anyone who can read the bucket sees these
+// "tracestate", so it replaces any other Meta. Anyone who can read the bucket can see these
 // keys.
 //
 // If ctx has no span, only m is stored. With a span, each goroutine has different metadata,
-// and that has a price: readers of one client no longer share a lease, and when goroutines
-// of one client hand a lock on, the client has to renew it to store the metadata, at most
-// ten times a second.
+// and that has a price: readers of one client no longer share a lease, and when one
+// goroutine hands a lock over to another in the same client, the client has to renew the
+// lock to store the new metadata, at most ten times a second.
 func Trace(ctx context.Context, m map[string]string) natslock.LockOption {
 	meta := make(map[string]string, len(m)+2)
 	maps.Copy(meta, m)

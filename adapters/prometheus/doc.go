@@ -26,6 +26,6 @@
 // goes for an acquire that fails for a reason other than its context or MaxWait. A lock that lingers
 // counts as held only while a goroutine is inside.
 //
-// The client calls its observer on a separate goroutine, so a metric can lag behind the lock by some
-// microseconds. natslock.Stats never does.
+// The client calls its observer on a separate goroutine, so a metric can lag behind the lock by a few
+// microseconds. natslock.Stats never lags.
 package natslockprom

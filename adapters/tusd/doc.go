@@ -14,13 +14,14 @@
 //     default. Keep the TTL below the handler's AcquireLockTimeout, 20 s by default, so that the
 //     first request after a crash waits instead of failing.
 //
-// A lock's name is the upload id with [Prefix] in front, as in
-// "tusd.24e533e02ec3bc40c387f1a0e460e216", so the lockctl pattern "tusd.>" matches all of them.
+// A lock's name is the upload id with [Prefix] prepended, as in
+// "tusd.24e533e02ec3bc40c387f1a0e460e216", so the lockctl pattern "tusd.>" matches all these
+// locks.
 //
 // # When the lock is lost
 //
 // A server that cannot reach NATS for a whole TTL loses its locks, and an operator can break one.
-// The request is then stopped as if another one were waiting: it ends with
+// The upload's current request is then stopped as if another one were waiting: it ends with
 // ERR_UPLOAD_INTERRUPTED, and tusd stores the bytes that have arrived. Another server can get the
 // lock a tenth of the TTL later, or 1 s later if the TTL is above 10 s, so tusd has that long to
 // stop reading. A store that keeps writing for longer may write concurrently with the next

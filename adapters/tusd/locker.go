@@ -29,11 +29,11 @@ type Locker struct {
 
 var _ handler.Locker = (*Locker)(nil)
 
-// New returns a Locker that takes its locks from locks, usually a [*natslock.Client]. The options
-// apply to each lock. A lock outlives the context with which it was acquired, as with
+// New returns a Locker that acquires its locks through locks, usually a [*natslock.Client]. The
+// options apply to each lock. A lock outlives the context with which it was acquired, as with
 // [natslock.Detached].
 //
-// New does no I/O. If an option is invalid, each Lock fails.
+// New does no I/O. If an option is invalid, each call to Lock fails.
 func New(locks natslock.Locker, opts ...natslock.LockOption) *Locker {
 	// Detached, because tusd cancels the context of an acquire as soon as it has the lock.
 	return &Locker{locks: locks, opts: append(slices.Clone(opts), natslock.Detached())}
@@ -49,17 +49,17 @@ func (l *Locker) UseIn(composer *handler.StoreComposer) { composer.UseLocker(l) 
 // The returned lock's Lock method waits until ctx ends, even through server outages, like
 // [natslock.Client.Lock]. It returns nil once the caller has the lock, which then lasts until
 // Unlock. It returns [handler.ErrLockTimeout] if ctx, or [natslock.MaxWait] among the options,
-// ended the wait. Any other error is that of [natslock.Client.Lock].
+// ended the wait. Other errors are those of [natslock.Client.Lock].
 //
 // The lock calls requestUnlock at most once, on a separate goroutine, when another request at any
-// server waits for the upload or when the lock is lost. requestUnlock may itself call Unlock. If
-// it runs concurrently with Unlock, it may return after Unlock does.
+// server is waiting for the upload or when the lock is lost. requestUnlock is allowed to call
+// Unlock itself. If it runs concurrently with Unlock, it may return after Unlock does.
 //
-// Unlock waits for the server for at most the client's release timeout. It returns nil if the
-// lock was held until the call. An error that matches [natslock.ErrLost] means that another
-// request may have had the upload at the same time. [natslock.ErrUnavailable] means that the
-// server did not confirm the release, in which case the lock becomes free after its TTL. The
-// error matches [natslock.ErrReleased] if the lock is not held. Tusd ignores these errors.
+// Unlock waits for the server no longer than the client's release timeout. It returns nil if the
+// lock was still held at the time of the call. An error that matches [natslock.ErrLost] means
+// that another request may have had the upload at the same time. [natslock.ErrUnavailable] means
+// that the server did not confirm the release, in which case the lock becomes free after its TTL.
+// The error matches [natslock.ErrReleased] if the lock is not held. Tusd ignores these errors.
 func (l *Locker) NewLock(id string) (handler.Lock, error) {
 	if l.locks == nil {
 		return nil, fmt.Errorf("lock of upload %.64q: %w: the Locker was created without locks", id, natslock.ErrInvalid)
@@ -68,7 +68,7 @@ func (l *Locker) NewLock(id string) (handler.Lock, error) {
 }
 
 // nameOf returns the name of an upload's lock. Different ids have different names, because tusd
-// allows no '#' in an id.
+// does not allow '#' in an id.
 func nameOf(id string) string {
 	if len(id) <= longest {
 		return Prefix + id
@@ -76,7 +76,8 @@ func nameOf(id string) string {
 	return fmt.Sprintf("%s#%x", Prefix, sha256.Sum256([]byte(id)))
 }
 
-// lock is the lock of one request. It must not be used by two goroutines at the same time.
+// lock implements handler.Lock for a single request. It must not be used by two goroutines at the
+// same time.
 type lock struct {
 	locker *Locker
 	name   string
@@ -112,8 +113,8 @@ func (l *lock) Lock(ctx context.Context, requestUnlock func()) error {
 	return nil
 }
 
-// watch calls requestUnlock when another request waits for the upload or the lock is lost. It
-// ends with the lock.
+// watch calls requestUnlock when another request is waiting for the upload or the lock is lost.
+// It ends with the lock.
 func (h *held) watch(requestUnlock func()) {
 	select {
 	case <-h.Contended():

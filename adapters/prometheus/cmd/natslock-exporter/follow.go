@@ -40,8 +40,8 @@ type follower struct {
 	begun bool             // whether the mirror has ever been live
 }
 
-// newFollower returns a connected follower, whose connection the caller must close. Errors name the server and the
-// remedy.
+// newFollower returns a connected follower, whose connection the caller must close. Its errors name the server and
+// the remedy.
 func newFollower(c *cli, log *slog.Logger) (*follower, error) {
 	nc, url, settings, err := c.Dial(
 		nats.Name("natslock-exporter"),
@@ -96,7 +96,7 @@ func (f *follower) failed(nc *nats.Conn, _ *nats.Subscription, err error) {
 		default:
 		}
 	case errors.Is(err, nats.ErrPermissionViolation):
-		// Either the library can do without this request, or the request returns its own error.
+		// Either the library can do without this request, or the request itself returns an error.
 		f.log.Debug("request denied", "error", err)
 	default:
 		f.log.Warn("connection problem", "server", serversOf(nc), "error", err)
@@ -135,8 +135,8 @@ func (f *follower) turned(to mirror.State) {
 	}
 }
 
-// run follows the bucket until ctx ends, and then returns nil. It returns an error if waiting would not help, because
-// a permission is missing, or the bucket is missing at the start.
+// run follows the bucket until ctx ends, and then returns nil. It returns an error if waiting would not help, which
+// is the case if a permission is missing, or if the bucket does not exist at startup.
 func (f *follower) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var refusals sync.WaitGroup
@@ -176,7 +176,7 @@ func (f *follower) explain(err error) error {
 	}
 }
 
-// healthy returns nil while the mirror is live, and otherwise an error that says why it is not, and since when.
+// healthy returns nil while the mirror is live, and otherwise an error that says why it is not live, and since when.
 func (f *follower) healthy() error {
 	if st := f.mirror.State(); st.Condition != mirror.Live {
 		return errors.New(st.String())

@@ -1,5 +1,5 @@
 // Command natslock-exporter serves Prometheus metrics for all locks in a bucket, no matter which
-// client holds them, and a web page that shows them. It lists the locks, follows them with a
+// client holds them, and a web page that shows the locks. It lists the locks, follows them with a
 // single watch, and checks that the bucket still has a leader.
 //
 //	natslock-exporter                                     the bucket natslock
@@ -13,10 +13,10 @@
 // /metrics serves the metrics. /healthz returns 200 while the exporter follows the bucket, the
 // bucket has a leader, and clients can get locks in it. Otherwise it returns 503 with the reason.
 //
-// The page has an address of its own, 127.0.0.1:9623 unless --page says otherwise, because
-// scrapers connect from other machines, while names, owners and metadata are not for everyone. It
-// is read-only and has no login, so anyone who can reach the address sees everything that this
-// NATS user may read.
+// The page has its own address, 127.0.0.1:9623 unless --page says otherwise, because scrapers
+// connect from other machines, but not everyone should see names, owners and metadata. It is
+// read-only and has no login, so anyone who can reach the address sees everything that the
+// exporter's NATS user is allowed to read.
 //
 // # What it knows
 //
@@ -26,8 +26,8 @@
 // place in the queue.
 //
 // Counters count notifications, so they miss what happens while the exporter has no connection;
-// natslock_exporter_gaps_total counts these gaps. Any user that may publish to the bucket's
-// notification subjects can forge events.
+// natslock_exporter_gaps_total counts these gaps. Any user that is allowed to publish to the
+// bucket's notification subjects can forge events.
 package main
 
 import (

@@ -8,7 +8,7 @@ import (
 	"github.com/natslock/locks/internal/mirror"
 )
 
-// handoverBuckets range from a round trip to a lease that has to expire first.
+// handoverBuckets range from a round trip to a wait for a lease to expire.
 var handoverBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
 
 // counters holds the metrics that count events.

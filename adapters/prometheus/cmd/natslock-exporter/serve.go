@@ -89,8 +89,8 @@ func (c *cli) listenPage(log *slog.Logger) (net.Listener, error) {
 	return nil, tool.Usagef("--page %s: %w", plain.Text(c.Page), err)
 }
 
-// pageHosts returns the host names of the page: those that the user gave, and the one in its
-// address.
+// pageHosts returns the page's host names: those that the user gave, and the one in the
+// page's address.
 func (c *cli) pageHosts() []string {
 	hosts := slices.Clone(c.PageHost)
 	if host, _, err := net.SplitHostPort(c.Page); err == nil && host != "" {

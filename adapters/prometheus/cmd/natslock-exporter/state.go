@@ -49,8 +49,8 @@ func newState(label func(string) string, m copied) *state {
 	}
 }
 
-// labelOf returns the label for a name, creating its series if necessary. Labels beyond the limit share one, because
-// a label's series stay forever. s.mu must be held.
+// labelOf returns the label for a name, creating its series if necessary. Labels beyond the limit are merged into
+// one, because a label's series are never removed. s.mu must be held.
 func (s *state) labelOf(name string) string {
 	label := plain.Text(s.label(name)) // a name may contain any bytes
 	if len(s.groups) >= natslockprom.MaxLabels && s.groups[label] == nil {
@@ -77,7 +77,7 @@ func (s *state) register(label string) {
 	s.groupOf(label)
 }
 
-// turned records a state change of the mirror, and counts a gap if the mirror was live and now misses events.
+// turned records a state change of the mirror, and counts a gap if the mirror was live and is now missing events.
 func (s *state) turned(to mirror.State) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -3,9 +3,9 @@
 //
 // Twice a second, a [Hub] reads the locks that its [Source] has reported as changed, and
 // encodes the changes once for all viewers. A viewer that falls behind is sent the full
-// state instead of the updates that it missed, so no one waits for it and its memory use is
-// limited. Without viewers, the hub computes nothing. The functions in view.go, events.go
-// and timeline.go convert what the library returns into what is shown, and use neither
-// clocks nor requests. Names, owners and metadata are sent only as JSON, and the scripts in
-// web turn them into text nodes.
+// state instead of the updates that it missed, so no one has to wait for that viewer and
+// the memory it uses stays bounded. Without viewers, the hub computes nothing. The
+// functions in view.go, events.go and timeline.go convert what the library returns into
+// what is shown, and depend on neither clocks nor requests. Names, owners and metadata
+// are sent only as JSON, and the scripts in web turn them into text nodes.
 package page

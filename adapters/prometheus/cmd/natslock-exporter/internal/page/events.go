@@ -21,7 +21,7 @@ type line struct {
 	Token string `json:"token,omitempty"`
 	Note  string `json:"note,omitempty"` // who broke the lock, and why
 	// Waited, Held and Late are in milliseconds: how long a client had waited, how long a hold
-	// lasted, and the time between a late renewal and the write before it.
+	// lasted, and how long after the previous write a late renewal came.
 	Waited int64 `json:"waited,omitempty"`
 	Held   int64 `json:"held,omitempty"`
 	Late   int64 `json:"late,omitempty"`
@@ -79,8 +79,8 @@ func weight(ev admin.Event) int {
 	return 2
 }
 
-// pick returns the n most important events, preferring later ones among equals, in their original
-// order. left is the number of events left out.
+// pick returns the n most important events in their original order, preferring later events among
+// equally important ones. left is the number of events left out.
 func pick(events []admin.Event, n int) (kept []admin.Event, left int) {
 	if len(events) <= n {
 		return events, 0

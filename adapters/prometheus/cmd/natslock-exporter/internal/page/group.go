@@ -34,7 +34,7 @@ type groupView struct {
 type workerView struct {
 	ID, Weight, Who, Joined, Partitions string
 	Owned, Quota                        int
-	Link                                string // to the lock of its membership
+	Link                                string // to its membership lock
 }
 
 // changeView is a partition that is unowned or not held by its planned owner.
@@ -46,8 +46,8 @@ type changeView struct {
 	Waiting        int
 }
 
-// groupOf returns the name of the group that a lock belongs to as a held member or partition, or
-// "" if it belongs to none.
+// groupOf returns the name of the group that a lock belongs to, or "" if it is not the held lock
+// of a member or partition.
 func groupOf(info admin.Info) string {
 	if info.Kind != admin.KindMutex || info.Holder == nil || info.Holder.Meta["member"] == "" {
 		return ""

@@ -47,14 +47,14 @@ func (s *server) tell(ctx context.Context, lock mirror.ID, ago time.Duration) st
 		if err != nil {
 			return t.without(err, s.hub.about)
 		}
-		if ev.Type == admin.EventGap && ev.Name == "" || ev.Kind == lock.Kind && ev.Name == lock.Name { // History may have read the name as a pattern
+		if ev.Type == admin.EventGap && ev.Name == "" || ev.Kind == lock.Kind && ev.Name == lock.Name { // History may have interpreted the name as a pattern
 			t.add(ev)
 		}
 	}
 	return t.story()
 }
 
-// without returns the story so far, with err as the reason why there is no more.
+// without returns the story so far, with err as the reason why it ends there.
 func (t *teller) without(err error, about About) story {
 	out := t.story()
 	out.Why = err.Error()

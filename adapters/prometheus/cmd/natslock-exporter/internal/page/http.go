@@ -38,14 +38,14 @@ var web embed.FS
 // server handles the page's requests.
 type server struct {
 	hub       *Hub
-	hosts     []string // names of this page, in addition to IP addresses and localhost
+	hosts     []string // host names of this page, in addition to IP addresses and localhost
 	histories chan struct{}
 	writeTime time.Duration
 }
 
 // Handler serves a hub's page. hosts are the names by which browsers reach it, in addition to IP
 // addresses and localhost. Requests for any other name are refused, because a foreign site could
-// otherwise read the page by DNS rebinding.
+// otherwise read the page through DNS rebinding.
 func Handler(h *Hub, hosts []string) http.Handler {
 	return (&server{hub: h, hosts: hosts, histories: make(chan struct{}, mostHistories), writeTime: writeTime}).handler()
 }
@@ -74,7 +74,7 @@ func (s *server) handler() http.Handler {
 		} {
 			w.Header().Set(name, value)
 		}
-		// No client may take forever to read a response. A stream sets its own deadlines.
+		// Do not let a client take forever to read a response. A stream sets its own deadlines.
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(historyTime + s.writeTime))
 		switch {
 		case r.Method != http.MethodGet && r.Method != http.MethodHead:
@@ -102,8 +102,8 @@ func (s *server) named(host string) bool {
 		slices.ContainsFunc(s.hosts, func(h string) bool { return strings.EqualFold(h, name) })
 }
 
-// foreign reports whether, according to the browser, a page of another site makes the request.
-// Following a link to this page does not count.
+// foreign reports whether, according to the browser, the request comes from a page of another
+// site. Following a link to this page does not count.
 func foreign(r *http.Request) bool {
 	if origin := r.Header.Get("Origin"); origin != "" {
 		u, err := url.Parse(origin)
@@ -116,7 +116,7 @@ func foreign(r *http.Request) bool {
 	return r.Header.Get("Sec-Fetch-Mode") != "navigate" || r.Header.Get("Sec-Fetch-Dest") != "document"
 }
 
-// kinds maps file extensions to media types, independent of the machine's settings.
+// kinds maps file extensions to media types, regardless of the machine's settings.
 var kinds = map[string]string{
 	".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
 }

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// pace is the time between two updates.
+	// pace is the time between updates.
 	pace = 500 * time.Millisecond
 	// beat is how long viewers go without an update before they are told that nothing has
 	// changed.
@@ -27,7 +27,7 @@ const (
 	recent = 100
 )
 
-// MostViewers limits the number of browser tabs that follow the page.
+// MostViewers limits the number of browser tabs that can follow the page at a time.
 const MostViewers = 32
 
 // errFull is returned to viewers beyond [MostViewers].
@@ -40,7 +40,7 @@ type Source interface {
 	// order.
 	Lock(mirror.ID) admin.Info
 	Below(prefix string) []admin.Info
-	// State returns the mirror's condition, which tells how far the locks can be trusted.
+	// State returns the mirror's condition, which tells how far its locks can be trusted.
 	State() mirror.State
 	// Ahead returns how far the server's clock is ahead of the exporter's.
 	Ahead() time.Duration
@@ -221,7 +221,7 @@ func (h *Hub) changes(now time.Time) (map[mirror.ID]admin.Info, update) {
 	h.ahead = h.src.Ahead()
 	up := h.head(now)
 	changed := make(map[mirror.ID]admin.Info)
-	for _, info := range h.loaded { // any of them may have changed before the reload
+	for _, info := range h.loaded { // any of these may have changed before the reload
 		changed[mirror.IDOf(info)] = info
 	}
 	h.loaded = nil
@@ -451,7 +451,7 @@ func (v *viewer) take() []byte {
 	return text
 }
 
-// receive waits for the next update. last reports whether no more follow.
+// receive waits for the next update. last reports whether it is the last one.
 func (v *viewer) receive(ctx context.Context) (text []byte, last bool) {
 	for {
 		select {

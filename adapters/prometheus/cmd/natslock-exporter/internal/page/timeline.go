@@ -27,9 +27,9 @@ type span struct {
 	How  string `json:"how"` // how it ended: an event's name, "waited" for a wait, or "" for a hold that has not ended
 }
 
-// gap is a period in which events are missing.
+// gap is a period for which events are missing.
 type gap struct {
-	From int64  `json:"from,omitempty"` // 0 if nothing earlier is kept
+	From int64  `json:"from,omitempty"` // 0 if no earlier events are kept
 	To   int64  `json:"to"`
 	Text string `json:"text"`
 }
@@ -43,7 +43,7 @@ type story struct {
 	Lines   []line `json:"lines"` // oldest first
 	Gaps    []gap  `json:"gaps"`
 	Left    int    `json:"left,omitempty"`   // number of earlier events left out
-	Missing uint64 `json:"missing"`          // missing writes to the bucket, to this lock or others
+	Missing uint64 `json:"missing"`          // number of missing writes to the bucket, for this lock or others
 	Spare   int    `json:"spare,omitempty"`  // number of spans left out
 	Why     string `json:"why,omitempty"`    // why there is no history
 	Remedy  string `json:"remedy,omitempty"` // what to do about it
@@ -71,7 +71,7 @@ func (t *teller) add(ev admin.Event) {
 	}
 	switch ev.Type {
 	case admin.EventGranted:
-		if t.mutex { // the end of any previous hold was missed
+		if t.mutex { // the end of any hold that is still open was missed
 			for id := range t.open {
 				t.end(id, ev.Time, "unknown")
 			}

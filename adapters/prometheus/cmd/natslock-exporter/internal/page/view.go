@@ -25,9 +25,9 @@ type row struct {
 	Alarm   bool   `json:"alarm,omitempty"` // the lock needs attention
 	Holder  string `json:"holder,omitempty"`
 	Since   int64  `json:"since,omitempty"`   // when the first of the current holders got the lock
-	Expires int64  `json:"expires,omitempty"` // when the last lease ends if the holders are dead
+	Expires int64  `json:"expires,omitempty"` // when the last lease would end if all holders were dead
 	Queue   int    `json:"queue,omitempty"`   // number of waiting goroutines
-	Wait    int64  `json:"wait,omitempty"`    // when the longest wait began, ignoring those that wait by design
+	Wait    int64  `json:"wait,omitempty"`    // when the longest wait began, ignoring clients that wait by design
 }
 
 // isFree reports whether a lock has neither holders nor waiters.
@@ -69,7 +69,7 @@ func rowOf(info admin.Info, ahead time.Duration) row {
 	return r
 }
 
-// holders returns the holders of a lock. Readers that are inside come before a writer that waits
+// holders returns the holders of a lock. Current readers come before a writer that is waiting
 // for them to leave.
 func holders(info admin.Info) []admin.Holder {
 	all := slices.Concat(info.Readers, info.Permits)
@@ -145,7 +145,7 @@ type detail struct {
 	Alarm   bool     `json:"alarm,omitempty"`
 	Holders []holder `json:"holders"`
 	Queue   []waiter `json:"queue"`
-	Waiting int      `json:"waiting"`        // number of goroutines, both in the queue and behind the holder in its own client
+	Waiting int      `json:"waiting"`        // number of waiting goroutines, both in the queue and behind the holder in its own client
 	More    [2]int   `json:"more,omitempty"` // number of holders and queue places left out
 }
 
@@ -281,7 +281,7 @@ func sentence(info admin.Info) string {
 	return "held"
 }
 
-// holderName names a holder, or says why it has no name.
+// holderName describes a holder in a few words, or says why it is unknown.
 func holderName(h admin.Holder) string {
 	switch {
 	case h.Unreadable:
@@ -292,7 +292,7 @@ func holderName(h admin.Holder) string {
 	return who(h.Owner, h.Host, h.PID)
 }
 
-// who names a holder or waiter in a few words, as lockctl does.
+// who describes a holder or waiter in a few words, as lockctl does.
 func who(owner, host string, pid int) string {
 	owner = cmp.Or(owner, "unnamed")
 	switch {
