@@ -99,8 +99,8 @@ func TTL(d time.Duration) Option {
 }
 
 // Detached lets a term outlive the context of its campaign. The term's context then ends only
-// when the leader resigns, loses its lease or is broken by an operator, so a service that is
-// shutting down can finish its current item and still notice if it loses the term:
+// when the leader resigns or loses its lease, or when an operator breaks its claim, so a service
+// that is shutting down can finish its current item and still notice if it loses the term:
 //
 //	err := e.Run(ctx, func(term context.Context, t *election.Term) error {
 //		for ctx.Err() == nil { // no new item after a SIGTERM
@@ -140,7 +140,7 @@ func OnChange(fn func(Leader)) Option {
 }
 
 // New returns the election with the given name. It does no I/O, and the Election does not need to
-// be closed. Methods that return an error report an invalid client or option.
+// be closed. An invalid client or option is reported by the methods that return an error.
 func New(c *natslock.Client, name string, opts ...Option) *Election {
 	e := &Election{c: c, name: name}
 	if c == nil {
@@ -255,8 +255,8 @@ func metaOf(value []byte) map[string]string {
 
 // leaderOf returns the leader that h describes, or the zero Leader if h no longer leads. Breaking
 // a leader's claim deposes it, even though its record still keeps the next leader out. A holder
-// that does not renew its record does not lead either: it has handed the mutex over, or unlocked
-// it before the end of a minimum hold.
+// that does not renew its record does not lead either: it has handed the mutex over, or has
+// unlocked it before its minimum hold is over.
 func leaderOf(h *admin.Holder) Leader {
 	if h == nil || h.Overdue || h.Broken != nil || h.Fixed { //safety:leader-deposed
 		return Leader{}

@@ -17,11 +17,12 @@ import (
 const refreshAfter = 4 * time.Second
 
 // readEvery is the maximum interval between an observer's reads. The leader's renewals postpone
-// the next read, but they may be forged, so they cannot postpone it any further.
+// the next read, but because renewals can be forged, they never postpone it beyond this interval.
 const readEvery = time.Minute
 
-// Forged notifications must not make an observer read in a tight loop. After fruitless reads in a
-// row that found nothing new, it waits until floodPause has passed since the last one.
+// Forged notifications must not make an observer read in a tight loop. Once that many reads in a
+// row (fruitless) have found nothing new, the observer waits until floodPause has passed since
+// the last read.
 const (
 	fruitless  = 4
 	floodPause = 50 * time.Millisecond
@@ -39,8 +40,8 @@ const settleAfter = 500 * time.Millisecond
 // Because notifications can be forged, Observe yields only what it has read from the server. It
 // is up to date within two round trips of a notification, within five seconds if one is lost, and
 // within a minute if a user forges renewals. It may miss a leader whose term was shorter than
-// that, but always yields a vacancy between two leaders. During an outage Observe yields nothing.
-// Afterwards it yields the current state. It continues if the bucket is re-created.
+// these delays, but always yields a vacancy between two leaders. During an outage Observe yields
+// nothing. Afterwards it yields the current state. It continues if the bucket is re-created.
 //
 // The sequence ends without an error when ctx ends or the caller stops. Otherwise the error
 // matches [natslock.ErrUnavailable] and nats.ErrConnectionClosed if the connection was closed for
@@ -189,7 +190,7 @@ func (o *observer) next() Leader {
 	return o.leader
 }
 
-// change returns the leader to yield next, and false if that leader was the last one yielded.
+// change returns the leader to yield next, and false if there is nothing new to yield.
 func (o *observer) change() (l Leader, changed bool) {
 	if !o.known || o.any && o.leader.equal(o.yielded) {
 		return Leader{}, false

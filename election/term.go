@@ -77,10 +77,10 @@ func (t *Term) Resign(ctx context.Context) error {
 
 // Run campaigns, calls lead for each term it wins, and campaigns again, until ctx ends. lead's
 // context ends when the term does, and the term ends when lead returns or panics. lead must
-// return when its context ends, because this candidate does not campaign again until it has. When
-// ctx ends, so does the current term, unless the election is [Detached]: then the term ends when
-// lead returns. Run survives lost terms, outages, server restarts, and a bucket that is deleted
-// and re-created.
+// return when its context ends, because this candidate does not campaign again until it does.
+// When ctx ends, so does the current term, unless the election is [Detached]: then the term ends
+// when lead returns. Run survives lost terms, outages, server restarts, and a bucket that is
+// deleted and re-created.
 //
 // If lead returns within 10 s, Run pauses before it campaigns again: at most 100 ms at first, and
 // up to 10 s if that keeps happening. It does not pause after a lost term. The client's logger

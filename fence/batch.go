@@ -22,16 +22,15 @@ const (
 )
 
 // PublishBatch publishes several messages atomically: the server stores all of them, with
-// consecutive sequences, or none. The acknowledgment contains the sequence of the last
-// one. A batch of a hundred messages is nearly as fast as a hundred unguarded messages. The
-// stream must have allow_atomic set, or the error matches [ErrUnfit].
+// consecutive sequences, or none. The acknowledgment contains the sequence of the last message.
+// A batch of a hundred messages is nearly as fast as a hundred unguarded messages. The stream
+// must have allow_atomic set, or the error matches [ErrUnfit].
 //
-// The messages may have expectations of their own, in the header
-// Nats-Expected-Last-Subject-Sequence. At least one must not, because it carries the
-// fence's expectation. If an expectation fails, the error matches [jetstream.ErrKeyExists].
-// If there are no messages or more than [MaxBatch], the error matches [ErrInvalid].
-// Otherwise outcomes and errors are those of [Fence.PublishMsg]. The messages are not
-// modified.
+// The messages may have their own expectations, in the header
+// Nats-Expected-Last-Subject-Sequence. At least one message must have none, because it carries
+// the fence's expectation. If an expectation fails, the error matches [jetstream.ErrKeyExists].
+// If there are no messages or more than [MaxBatch], the error matches [ErrInvalid]. Otherwise
+// outcomes and errors are those of [Fence.PublishMsg]. The messages are not modified.
 func (f *Fence) PublishBatch(ctx context.Context, messages ...*nats.Msg) (*jetstream.PubAck, error) {
 	if err := f.ready(ctx); err != nil {
 		return nil, err
@@ -47,8 +46,8 @@ func (f *Fence) PublishBatch(ctx context.Context, messages ...*nats.Msg) (*jetst
 	})
 }
 
-// publishExpecting publishes a message with an expectation of its own. It sends a batch in
-// which another message, with the fence's expectation, precedes it.
+// publishExpecting publishes a message that has its own expectation. It sends a batch in which a
+// message with the fence's expectation precedes that message.
 func (f *Fence) publishExpecting(ctx context.Context, m *nats.Msg) (*jetstream.PubAck, error) {
 	if err := f.ready(ctx); err != nil {
 		return nil, err
@@ -69,8 +68,8 @@ func (f *Fence) publishExpecting(ctx context.Context, m *nats.Msg) (*jetstream.P
 	})
 }
 
-// batch returns copies of the messages that are ready to be sent, the index of the one that
-// will carry the guard, and whether any others have expectations of their own.
+// batch returns ready-to-send copies of the messages, the index of the one that will carry the
+// guard, and whether any others have their own expectations.
 func (f *Fence) batch(messages []*nats.Msg) (out []*nats.Msg, guarded int, expects bool, err error) {
 	if len(messages) == 0 || len(messages) > MaxBatch {
 		return nil, 0, false, fmt.Errorf("%w: a batch must have 1 to %d messages", ErrInvalid, MaxBatch)
@@ -100,8 +99,8 @@ func (f *Fence) batch(messages []*nats.Msg) (out []*nats.Msg, guarded int, expec
 	return out, guarded, expects, nil
 }
 
-// commit sends a batch and waits for the response to its last message. If the server misses
-// any part of the batch, it stores nothing.
+// commit sends a batch and waits for the response to its last message. If any part of the batch
+// does not reach the server, the server stores nothing.
 func (f *Fence) commit(ctx context.Context, messages []*nats.Msg) (*jetstream.PubAck, error) {
 	id, last := rand.Text(), len(messages)-1
 	for i, m := range messages {
@@ -139,10 +138,10 @@ func (f *Fence) commit(ctx context.Context, messages []*nats.Msg) (*jetstream.Pu
 
 var errNoBatches = errors.New("the stream does not allow atomic batches; set allow_atomic and open the fence again")
 
-// batchesOff is the server's error code for a batch if allow_atomic is off.
+// batchesOff is the server's error code for a batch when allow_atomic is off.
 const batchesOff jetstream.ErrorCode = 10174
 
-// errTurnedOff names the usual culprit, a start-up call that overwrites the whole configuration.
+// errTurnedOff names the usual culprit, a startup call that overwrites the whole configuration.
 var errTurnedOff = errors.New("allow_atomic was turned off while the fence was open (js.CreateOrUpdateKeyValue does that); set allow_atomic again, and open the bucket with js.KeyValue")
 
 // errNotSent means that the last message was not sent, without which a batch is never stored.

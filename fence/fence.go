@@ -1,7 +1,7 @@
 // Package fence makes the server reject writes from a stale lock holder.
 //
 // A holder that is paused past its lease can wake up and write while the next holder is
-// working. No lock can prevent that, but the stream that it writes to can. A holder opens a
+// working. No lock can prevent that, but the stream being written to can. A holder opens a
 // fence on the stream with the fencing token of its lock. After that the server stores no
 // write from a holder with a lower token.
 //
@@ -17,9 +17,9 @@
 //		return err // errors.Is(err, fence.ErrSuperseded): the server did not store it
 //	})
 //
-// The stream is one of your own, and can be a key-value bucket: see [Fence.KV]. One of its
-// subjects must be reserved for the fence. [Check] applies the same rule to resources outside
-// NATS.
+// The stream is one of your own. It can also be a key-value bucket's stream: see [Fence.KV].
+// One of its subjects must be reserved for the fence. [Check] applies the same rule to
+// resources outside NATS.
 //
 // # What it promises
 //
@@ -101,11 +101,11 @@ var (
 	// the write, and will store no later one. A holder that still has its lock can open the
 	// fence again.
 	ErrLost = errors.New("the stream has lost the fence")
-	// ErrUnknown means that no response arrived. A write may have been stored, or may still
-	// be stored until a higher token opens the fence. An Open may have moved the fence, but
-	// nothing is excluded yet. To find out what was stored, open the fence again with the
-	// same token and then read the stream: once Open has returned, no earlier write can
-	// still be stored.
+	// ErrUnknown means that no response arrived. A write may have been stored, or may still be
+	// stored until a higher token opens the fence. An Open may have moved the fence, but does
+	// not exclude anyone yet. To find out what was stored, open the fence again with the same
+	// token and then read the stream: once Open has returned, no earlier write can still be
+	// stored.
 	ErrUnknown = errors.New("the outcome is unknown")
 	// ErrUnfit means that the stream cannot keep a fence. The error names the setting and
 	// the remedy.
@@ -130,9 +130,9 @@ type Fence struct {
 	batches bool // the stream allows atomic batches
 }
 
-// lane is a fence subject with at most one write in flight, because a replicated stream
-// rejects concurrent writes that are guarded by the same subject. It belongs to the
-// goroutine that took it from [Fence.free].
+// lane is a fence subject that has at most one write in flight, because a replicated stream
+// rejects concurrent writes that are guarded by the same subject. It belongs to the goroutine
+// that took it from [Fence.free].
 type lane struct {
 	subject  string
 	sequence uint64 // of this fence's message on subject, never 0
@@ -141,11 +141,11 @@ type lane struct {
 // Option configures [Open].
 type Option func(*Fence) error
 
-// WithLanes lets n writes be in flight at a time, by giving the fence n subjects. n is
-// between 1 and [MaxLanes], and 1 is the default. The additional subjects are the fence's
-// subject followed by ".1", ".2" and so on, and the stream must capture them. The holders
-// of a lock can use different numbers. Open costs two messages for each lane, up to the
-// most lanes that any holder has had.
+// WithLanes lets n writes be in flight at a time, by giving the fence n subjects. n is between
+// 1 and [MaxLanes], and 1 is the default. The additional subjects are the fence's subject
+// followed by ".1", ".2" and so on, and the stream must capture them. The holders of a lock
+// can use different numbers of lanes. Open costs two messages per lane, for as many lanes as
+// any holder has ever used.
 func WithLanes(n int) Option {
 	return func(f *Fence) error {
 		if n < 1 || n > MaxLanes {
@@ -156,11 +156,11 @@ func WithLanes(n int) Option {
 	}
 }
 
-// Check is the fencing rule for any resource that remembers the greatest token it has seen:
-// a request with a lower token comes from a stale holder. If Check returns nil, the
-// resource has to accept the token, and must store it as the new greatest in the same
-// atomic step as the change. If token is lower than greatest, the error matches
-// [ErrSuperseded]. If token is 0, which no lock has, the error matches [ErrInvalid].
+// Check is the fencing rule for any resource that remembers the greatest token it has seen: a
+// request with a lower token comes from a stale holder. If Check returns nil, the resource
+// must accept the token and store it as the new greatest in the same atomic step as the
+// change. If token is lower than greatest, the error matches [ErrSuperseded]. If token is 0,
+// which no lock has, the error matches [ErrInvalid].
 func Check(greatest, token uint64) error {
 	switch {
 	case token == 0:

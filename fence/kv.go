@@ -64,8 +64,8 @@ func (kv *KV) Delete(ctx context.Context, key string) error {
 // Update sets the value of a key if the key is at the given revision, and returns the new
 // revision. If the key is at another revision, the error matches [jetstream.ErrKeyExists].
 //
-// Because the server checks one expectation per message, Update sends a batch of two. The
-// first message carries the fence's expectation and is stored under the key "<fence's
+// Because the server checks only one expectation per message, Update sends a batch of two.
+// The first message carries the fence's expectation and is stored under the key "<fence's
 // key>.guard". The bucket's stream must have allow_atomic set, or the error matches
 // [ErrUnfit]. The CreateOrUpdateKeyValue method of [jetstream.JetStream] turns that setting
 // off, so create the bucket once and open it with KeyValue. Other outcomes and errors are

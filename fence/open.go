@@ -23,11 +23,10 @@ import (
 // All holders of a lock must use the same stream and subject, and nothing else may write to
 // that subject. Several locks can have fences on one stream, each on its own subject.
 //
-// The error matches [ErrSuperseded] if a higher token has opened the fence, [ErrUnfit] if
-// the stream cannot keep the fence, [ErrInvalid] if an argument is invalid, and
-// [ErrUnknown] if no response arrived. After any error nothing is excluded. Open keeps
-// trying until ctx ends, or for 30 s if ctx has no deadline. If ctx has ended, the error
-// matches ctx's.
+// The error matches [ErrSuperseded] if a higher token has opened the fence, [ErrUnfit] if the
+// stream cannot keep the fence, [ErrInvalid] if an argument is invalid, and [ErrUnknown] if
+// no response arrived. After an error, no one is excluded yet. Open keeps trying until ctx
+// ends, or for 30 s if ctx has no deadline. If ctx has ended, the error matches ctx's.
 func Open(ctx context.Context, js jetstream.JetStream, stream, subject string, token uint64, opts ...Option) (*Fence, error) {
 	if js == nil || ctx == nil {
 		return nil, fmt.Errorf("open fence: %w: the context or the JetStream is nil", ErrInvalid)
@@ -80,9 +79,9 @@ func (f *Fence) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Inspect the stream again after the first step. Then even if something has removed
-	// the number of lanes that a lower token had written, either that token's lanes are
-	// listed now or its own third step fails.
+	// Inspect the stream again after the first step. That way, even if something has removed
+	// the message in which a lower token recorded its number of lanes, either that token's
+	// lanes are listed now or its own third step fails.
 	listed, err := f.inspect(ctx)
 	if err != nil {
 		return err
@@ -154,9 +153,9 @@ func (f *Fence) raise(ctx context.Context, subject string, m mark) (mark, uint64
 		case err == nil && sequence > 0:
 			return m, stored, nil
 		case err == nil:
-			// The condition was that the subject is empty. It also holds if the server maps
-			// the message to another empty subject. The next read shows whether that has
-			// happened.
+			// The condition was that the subject is empty, which also holds if the server
+			// maps the message to another subject that is empty. The next read shows whether
+			// it did.
 			created, last = true, errors.New("the message was not read back")
 			try = 0
 		default:
@@ -189,7 +188,7 @@ func (f *Fence) store(ctx context.Context, subject string, m mark, expect uint64
 }
 
 // read returns the last mark on a fence subject and its sequence, according to the stream's
-// leader. The sequence is 0 if there is none.
+// leader. The sequence is 0 if there is no mark.
 func (f *Fence) read(ctx context.Context, subject string) (mark, uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, tryPatience)
 	defer cancel()
@@ -221,8 +220,8 @@ func (f *Fence) read(ctx context.Context, subject string) (mark, uint64, error) 
 		return mark{}, 0, fmt.Errorf("read %q: the response contains no message", subject)
 	}
 	var m mark
-	// This includes the tombstone of a deleted key. The highest token is lost, so nothing may
-	// replace the message without an operator's consent.
+	// The message may also be the tombstone of a deleted key. Either way, the highest token
+	// is lost, so the message must not be replaced without an operator's consent.
 	if err := json.Unmarshal(got.Message.Data, &m); err != nil || m.Format != format || m.Token == 0 || m.Lanes < 1 || m.Lanes > MaxLanes { //safety:fence-foreign
 		return mark{}, got.Message.Sequence, fmt.Errorf("%w: message %d on %q is not a fence message, so the highest token is unknown; "+
 			"stop all holders, purge the subject, and acquire the lock again", ErrUnfit, got.Message.Sequence, subject)

@@ -32,10 +32,11 @@ func (f *Fence) Publish(ctx context.Context, subject string, data []byte) (*jets
 
 // PublishMsg is like [Fence.Publish], but takes a message with headers. It does not modify m.
 //
-// The server checks one expectation per message, and the fence needs it. So PublishMsg rejects
-// headers that set other expectations with [ErrInvalid]. It also rejects batch headers, and
-// schedule headers because the server would publish the message later and without the fence. A
-// roll-up of the whole stream is rejected because it would remove the fence's message.
+// The server checks only one expectation per message, and the fence uses it. PublishMsg
+// therefore rejects headers that set other expectations. It also rejects batch headers;
+// schedule headers, with which the server would publish the message later and without the
+// fence; and a rollup of the whole stream, which would remove the fence's message. The error
+// then matches [ErrInvalid].
 //
 // If the stream has already seen the message's Nats-Msg-Id, the acknowledgment has Duplicate
 // set, and no message was stored. A replicated stream checks for duplicates before it checks
@@ -67,8 +68,7 @@ func (f *Fence) guard(m *nats.Msg, l *lane) {
 	m.Header.Set(jetstream.ExpectedLastSubjSeqSubjHeader, l.subject)
 }
 
-// message returns a copy of m that is ready to be sent, and whether m has an expectation of its
-// own.
+// message returns a ready-to-send copy of m, and whether m has its own expectation.
 func (f *Fence) message(m *nats.Msg) (out *nats.Msg, own bool, err error) {
 	if err := literal(m.Subject); err != nil {
 		return nil, false, err
@@ -149,13 +149,14 @@ func (f *Fence) write(ctx context.Context, what string, expects bool, send func(
 }
 
 // absent is the number of rejections after which the fence is considered lost if the server
-// does not have its message. They take about a second, during which a deposed leader would be
-// replaced.
+// does not have its message. That many rejections take about a second, which is long enough for
+// a deposed leader to be replaced.
 const absent = 20
 
 // judge finds out why the server rejected the guard of lane l. open means that the fence's
-// message is still the last one on the lane's subject, so the guard was right. An error has
-// ended the fence. If judge returns neither, the caller should try again.
+// message is still the last one on the lane's subject, so the guard was right. If judge returns
+// an error, it has ended the fence. If it returns false and no error, the caller should try
+// again.
 func (f *Fence) judge(ctx context.Context, l *lane, try int) (open bool, err error) {
 	there, sequence, err := f.read(ctx, l.subject)
 	switch {

@@ -1,4 +1,4 @@
-// Package locktest helps to test code that takes locks, without a server.
+// Package locktest lets you test code that takes locks without running a server.
 //
 // A [Locker] keeps its locks in memory. It is a natslock.Locker, and its clients are real
 // natslock clients on an in-memory bucket, so its locks queue, renew, end and fail like those on
@@ -20,7 +20,7 @@
 //
 // A Locker works inside a testing/synctest bubble, where its TTLs pass in fake time. Create, use
 // and close it either all inside the bubble or all outside. For a real server, even in a bubble,
-// and for finer faults, use package testutil.
+// and for finer-grained faults, use package testutil.
 //
 // # The contract
 //

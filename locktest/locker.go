@@ -22,8 +22,8 @@ import (
 // inside provides functions of package natslock that only this module may use.
 var inside = bridge.Natslock[*natslock.Client, *natslock.Lock, natslock.Option, natslock.LockOption, *natslock.Holder]()
 
-// Locker is a natslock.Locker with its locks in memory. Create it with [New]. It is safe for
-// concurrent use.
+// Locker is a natslock.Locker that keeps its locks in memory. Create it with [New]. It is safe
+// for concurrent use.
 type Locker struct {
 	memory *kvstore.Memory
 	raw    kvstore.KV       // without faults
@@ -42,8 +42,9 @@ type Locker struct {
 
 var _ natslock.Locker = (*Locker)(nil)
 
-// New returns a Locker without locks. It takes the options of natslock.New, but ignores those for
-// reaching or creating a bucket. New panics if natslock.New would reject an option.
+// New returns a Locker in which no lock is held. It takes the options of natslock.New, but
+// ignores those for reaching or creating a bucket. New panics if natslock.New would reject an
+// option.
 func New(opts ...natslock.Option) *Locker {
 	l := &Locker{
 		memory: kvstore.NewMemory(kvstore.DefaultBucket), stores: make(map[*natslock.Client]*faults.Store),
@@ -70,7 +71,7 @@ func (l *Locker) NewClient(opts ...natslock.Option) *natslock.Client {
 	return c
 }
 
-// fate delays the write of a record if its lock's name has a delay.
+// fate delays writing a record if the name of the record's lock has a delay.
 func (l *Locker) fate(_ int, w kvstore.Write) faults.Fate {
 	key, _ := record.ParseKey(w.Key)
 	l.mu.Lock()
@@ -130,7 +131,7 @@ func (l *Locker) add(kv kvstore.KV, opts []natslock.Option) *natslock.Client {
 }
 
 // Client returns the client behind the Locker's own methods. Use it for package rwlock, for other
-// code that needs a client, and for calls that a Locker does not have.
+// code that needs a client, and for methods that a Locker does not have.
 func (l *Locker) Client() *natslock.Client { return l.client }
 
 // Close closes all clients without waiting for locks that are still held. The contexts of those
@@ -261,9 +262,9 @@ func (l *Locker) write(w kvstore.Write) (uint64, error) {
 
 // Delay makes the bucket slow: from now on, it stores each record for the locks with this name
 // only after d, and responds only then. Grants and renewals take d or a little longer, for all
-// clients except that of [Locker.Hold]. A lock whose validity ends before a renewal is confirmed
-// is lost. Releases are not delayed. A d that is not positive ends the delay, except for writes
-// that are already under way.
+// clients except the one behind [Locker.Hold]. A lock whose validity ends before a renewal is
+// confirmed is lost. Releases are not delayed. A d that is not positive ends the delay, except
+// for writes that are already under way.
 func (l *Locker) Delay(name string, d time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -271,9 +272,9 @@ func (l *Locker) Delay(name string, d time.Duration) {
 }
 
 // Fail makes all requests fail with err, as if there were no server, until it is called with nil.
-// It affects all clients except that of [Locker.Hold]. With natslock.ErrUnavailable, the clients
-// act as in an outage: a Lock waits, a TryLock gives up after at most 5 s, and held locks end
-// with their validity. With any other error, an acquire fails immediately with an error that
+// It affects all clients except the one behind [Locker.Hold]. With natslock.ErrUnavailable, the
+// clients act as in an outage: a Lock waits, a TryLock gives up after at most 5 s, and held locks
+// end with their validity. With any other error, an acquire fails immediately with an error that
 // matches err.
 func (l *Locker) Fail(err error) { l.outage(func() { l.failure = err }) }
 

@@ -11,8 +11,8 @@ import (
 )
 
 // TestLocker checks that a natslock.Locker for exclusive locks keeps the contract of
-// natslock.Client. For each subtest, it calls open to get a Locker without locks. The suite
-// takes about three seconds, and cannot run inside a synctest bubble.
+// natslock.Client. For each subtest, it calls open to get a Locker in which no lock is
+// held. The suite takes about three seconds, and cannot run inside a synctest bubble.
 //
 // It checks the order of the queue only if the Locker has a method Waiting(name string)
 // int, like [Locker], or Stats() natslock.Stats, like natslock.Client.

@@ -39,9 +39,9 @@
 // # What to expect
 //
 // Each of n workers of equal weight owns p/n of the p partitions, rounded down or up. A worker
-// that joins takes its share from the others, and no partition moves between those. A worker that
-// leaves hands each partition to its next owner. The partitions of a crashed worker get new
-// owners after their TTL plus a second.
+// that joins takes its share from the others, and no partition moves between the existing
+// workers. A worker that leaves hands each partition to its next owner. The partitions of a
+// crashed worker get new owners after their TTL plus a second.
 //
 // A partition that moves has no owner between the moment the old owner's function returns and the
 // moment the new owner's function is called, one or two round trips later. If the function fails,
@@ -155,10 +155,10 @@ func checkGroup(name string) error {
 	return nil
 }
 
-// Drain sets how long a partition's function may take to return after [Partition.Leaving] was
-// closed. The default is 10 s. When the time is up, the function's context ends with the cause
-// [ErrDrainTime], but the worker keeps the partition until the function returns. If d is not
-// positive, the Group's methods return [natslock.ErrInvalid].
+// Drain sets how long a partition's function may take to return after the channel of
+// [Partition.Leaving] is closed. The default is 10 s. When the time is up, the function's context
+// ends with the cause [ErrDrainTime], but the worker keeps the partition until the function
+// returns. If d is not positive, the Group's methods return [natslock.ErrInvalid].
 func Drain(d time.Duration) Option {
 	return func(g *Group) error {
 		if d <= 0 {

@@ -14,8 +14,7 @@ type owner struct {
 }
 
 // plan returns the ID of each partition's planned owner. members are all members, in any order.
-// owners are the current owners, indexed by partition. An owner that is not a member does not
-// count.
+// owners are the current owners, indexed by partition. An owner that is not a member is ignored.
 //
 // The result depends only on the arguments, so all workers that see the same members and owners
 // arrive at the same plan without storing or announcing it. It has three properties, which the
@@ -73,7 +72,7 @@ func plan(members []Member, owners []owner) []string {
 				best = i
 			}
 		}
-		planned[k] = seats[best].id // some seat is open, because the quotas add up to all partitions
+		planned[k] = seats[best].id // some seat is open, because the quotas add up to the number of partitions
 		open[best]--
 	}
 	return planned

@@ -27,7 +27,7 @@ type runner struct {
 	ctx     context.Context // Run's context, without its cancellation
 	running sync.WaitGroup
 	happens chan func(now time.Time) // events for Run's goroutine
-	over    chan struct{}            // closed when no more events are handled
+	over    chan struct{}            // closed once no more events are handled
 	end     context.CancelFunc       // ends the membership
 	err     error                    // why Run ends before its context, or nil
 	reads   context.Context          // context of the watch and of all reads of the group
@@ -52,12 +52,12 @@ type serving struct {
 // bucket that is deleted and re-created.
 //
 // fn's context carries the values of ctx but does not end with it. It ends when the worker loses
-// the partition, or when fn has not returned within the drain time after [Partition.Leaving] was
-// closed. Its cause matches [natslock.ErrLost], [natslock.ErrBroken], [natslock.ErrClosed] or
-// [ErrDrainTime]. The worker keeps the partition until fn returns. If fn returns before it was
-// asked to, the worker gives up the partition and takes it again after a pause: at most 100 ms at
-// first, and up to 10 s if that keeps happening. If fn panics, the partition is released before
-// the panic ends the process.
+// the partition, or when fn has not returned within the drain time after the channel of
+// [Partition.Leaving] was closed. Its cause matches [natslock.ErrLost], [natslock.ErrBroken],
+// [natslock.ErrClosed] or [ErrDrainTime]. The worker keeps the partition until fn returns. If fn
+// returns before it was asked to, the worker gives up the partition and takes it again after a
+// pause: at most 100 ms at first, and up to 10 s if that keeps happening. If fn panics, the
+// partition is released before the panic ends the process.
 //
 // The client's logger gets a warning when fn returns an error other than the end of its context,
 // when fn returns too early or too late, when a partition could not be released, and when the

@@ -96,7 +96,7 @@ func Inspect(ctx context.Context, c *natslock.Client, group string) (State, erro
 		return State{}, err
 	}
 	g := newReading(group)
-	// Two requests, because a single one could be too large.
+	// Use two requests, because a single one could be too large.
 	for _, locks := range []string{".member.*", ".part.*"} {
 		for info, err := range admin.New(c).List(ctx, group+locks) {
 			if err != nil {
@@ -177,7 +177,7 @@ func (g *reading) add(info admin.Info) {
 }
 
 // live reports whether h still renews its lease. A holder whose lease was broken by an operator
-// is about to stop, so it does not count.
+// is about to stop, so it is not live.
 func live(h *admin.Holder) bool {
 	return h != nil && !h.Overdue && h.Broken == nil && !h.Fixed && !h.Unreadable
 }
@@ -187,8 +187,8 @@ func (m *Member) holds(h *admin.Holder) bool {
 	return h != nil && h.Owner == m.Owner && h.Host == m.Host && h.PID == m.PID
 }
 
-// memberOf returns the member that h describes, and false if the lock is not a member's but
-// merely has such a name.
+// memberOf returns the member that h describes, and false if the lock merely has the name of a
+// member's lock.
 func memberOf(h *admin.Holder) (Member, bool) {
 	weight, err := strconv.Atoi(h.Meta[weightKey])
 	count, err2 := strconv.Atoi(h.Meta[countKey])

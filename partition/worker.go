@@ -18,8 +18,8 @@ const (
 	// many.
 	settle    = 500 * time.Millisecond
 	settleMax = 5 * time.Second
-	// lookAfter is the delay between a grant and the next read of the group, which is needed
-	// because the worker's plan is older than the grant.
+	// lookAfter is the delay between a grant and the next read of the group. The worker has to
+	// read again because its plan is older than the grant.
 	lookAfter = time.Second
 	// While a worker waits for partitions, or another worker waits for partitions that this one
 	// keeps, their plans differ or an owner is slow to give way. So the worker keeps reading the
@@ -314,8 +314,8 @@ func (w *worker) unread(now time.Time) {
 	w.failed++
 }
 
-// granted records that a claim got its lock, and reports whether to run the function. If not, the
-// lock must be released.
+// granted records that a claim has acquired its lock, and reports whether to run the function. If
+// not, the lock must be released.
 func (w *worker) granted(k int, now time.Time) (run bool) {
 	s := &w.slots[k]
 	if !w.mine(k) { //safety:partition-granted-late

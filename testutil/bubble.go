@@ -15,7 +15,7 @@ var bubbles sync.Mutex
 
 // bubbleBegins is when a bubble's server starts. The clock of synctest begins in the
 // year 2000, but a lock bucket derives its first sequence from the time since 2016, so
-// all buckets created before then would have the same one.
+// all buckets created before then would have the same first sequence.
 var bubbleBegins = time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
 
 // Bubble runs fn in a testing/synctest bubble with a real JetStream server. Time in the
@@ -34,15 +34,15 @@ var bubbleBegins = time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
 // The following do not work in a bubble:
 //
 //   - TCP, and therefore clusters and other processes.
-//   - A stream's MaxAge and a bucket's TTL, whose clock stays real. TTLs of individual
-//     keys work.
+//   - A stream's MaxAge and a bucket's TTL, which follow the real clock. TTLs of
+//     individual keys work.
 //   - t.Parallel and t.Run, by synctest's rules. The test that calls Bubble must not
 //     run in parallel with others that use NATS, because nats.go shares a pool of
 //     timers across the process, and a timer cannot leave its bubble. Bubbles wait for
 //     one another. Tests without a bubble may be parallel, because they resume only
 //     after the other tests.
 //   - Blocking for long on something that synctest does not see, above all a mutex,
-//     because the clock stands still meanwhile.
+//     because the clock stands still in the meantime.
 func Bubble(t *testing.T, fn func(t *testing.T, s *Server), opts ...ServerOption) {
 	t.Helper()
 	bubbles.Lock()
@@ -68,9 +68,9 @@ func Bubble(t *testing.T, fn func(t *testing.T, s *Server), opts ...ServerOption
 }
 
 // outside counts the servers that run outside bubbles. Only these servers and their
-// clients put timers of the real clock into the pools, and each bubble leaves the pools
-// empty. A bubble that follows another one therefore needs no garbage collection before
-// it begins, which would take half of a short test's CPU time.
+// clients put real-clock timers into the pools, and each bubble leaves the pools empty.
+// A bubble that follows another one therefore needs no garbage collection before it
+// begins, which would otherwise take half of a short test's CPU time.
 var outside servers
 
 type servers struct {

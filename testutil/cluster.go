@@ -174,9 +174,9 @@ func (c *Cluster) WaitReady() {
 	c.waitReady(true)
 }
 
-// waitReady is WaitReady, but requires the leader to place streams only if placed is
-// set. After an isolation, the leader learns about a server's resources from a report
-// that is sent only every ten seconds.
+// waitReady is like WaitReady, but requires the leader to place streams only if placed
+// is set. After an isolation, the leader learns about a server's resources from a
+// report that is sent only every ten seconds.
 func (c *Cluster) waitReady(placed bool) {
 	c.t.Helper()
 	const api = "$JS.API.STREAM.NAMES"

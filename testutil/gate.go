@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// gate is a TCP proxy for one server's routes to another server in the cluster.
-// It can be shut. It keeps its address while the servers behind it stop and
+// gate is a TCP proxy for one server's routes to another server in the cluster,
+// and can be shut. It keeps its address while the servers behind it stop and
 // start, so routes need no fixed ports.
 type gate struct {
 	listener net.Listener
@@ -50,7 +50,7 @@ func (g *gate) accept() {
 }
 
 // pass connects c to the target. It waits up to 5 s for the target while c is
-// open, because a refused route tries again only after a second.
+// open, because a server retries a refused route only after a second.
 func (g *gate) pass(c net.Conn) {
 	var inner net.Conn
 	for end := time.Now().Add(5 * time.Second); ; time.Sleep(5 * time.Millisecond) {

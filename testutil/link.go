@@ -55,7 +55,7 @@ func (l *Link) Cut() {
 	}
 }
 
-// Heal ends a cut, a black hole and blocked writes. The client returns after its
+// Heal ends a cut, a black hole and blocked writes. The client reconnects after its
 // reconnect wait. Healing a healthy link does nothing.
 func (l *Link) Heal() {
 	l.BlockWrites(false)
@@ -71,7 +71,7 @@ func (l *Link) Heal() {
 //
 // When the black hole is switched off, the bytes held back arrive in order, however
 // late, as if the network had retransmitted them. That includes bytes of connections
-// that the client has given up in the meantime, so a publish can be applied long after
+// that the client has abandoned in the meantime, so a publish can be applied long after
 // it timed out. To lose the bytes instead, use [Link.Cut].
 //
 // The buffers are unbounded.
@@ -94,8 +94,8 @@ func (l *Link) Blackhole(on bool) {
 }
 
 // BlockWrites makes the client's writes block, as on a full socket, until the test
-// switches it off, the connection ends, or the write deadline passes. nats.go sets that
-// deadline to one minute: see nats.FlusherTimeout.
+// calls it with false, the connection ends, or the write deadline passes. nats.go sets
+// that deadline to one minute: see nats.FlusherTimeout.
 //
 // nats.go holds its connection's mutex during a write, so everything else that needs
 // the connection waits too: a publish, a request, the response to the server's ping. A

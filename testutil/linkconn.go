@@ -290,8 +290,9 @@ func (d *deadline) isSet() bool {
 	return d.on
 }
 
-// set changes the deadline. The zero time means none. A goroutine that already waits on
-// the channel from passed keeps the old deadline only if that has passed.
+// set changes the deadline. The zero time means none. A goroutine that is already
+// waiting on the channel from passed follows the new deadline unless the old one has
+// passed.
 func (d *deadline) set(t time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

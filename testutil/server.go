@@ -66,8 +66,8 @@ func WithoutJetStream() ServerOption {
 }
 
 // WithStoreDir keeps JetStream's data in dir, which outlives the test: this package
-// neither creates nor removes it. By default, the data is in a directory of the test's
-// own. In a cluster, every server has its own directory under dir.
+// neither creates nor removes it. By default, the data goes in the test's own temporary
+// directory. In a cluster, each server has its own directory under dir.
 func WithStoreDir(dir string) ServerOption {
 	return func(c *config) { c.storeDir = dir }
 }
@@ -146,8 +146,8 @@ func (s *Server) URL() string {
 	return "nats://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port))
 }
 
-// Server returns the underlying nats-server, for anything that this package has no
-// method for. [Server.Restart] replaces it.
+// Server returns the underlying nats-server, for anything this package has no method
+// for. [Server.Restart] replaces it.
 func (s *Server) Server() *server.Server {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -172,7 +172,7 @@ func (s *Server) Dialer() nats.Option { return nats.SetCustomDialer(s.newLink())
 // Connect connects to the server, and closes the connection when the test ends. If it
 // cannot connect, it ends the test.
 //
-// Unless opts override that, the connection reconnects forever, at intervals of 50 ms.
+// Unless opts override this, the connection reconnects forever, at intervals of 50 ms.
 func (s *Server) Connect(opts ...nats.Option) *nats.Conn {
 	s.t.Helper()
 	if s.bubble {
@@ -242,7 +242,7 @@ func connect(t testing.TB, url string, l *Link, opts []nats.Option) *nats.Conn {
 }
 
 // reportExceptCuts writes errors to standard error, as nats.go does by default, except
-// those that a test has caused by cutting a link.
+// those that a test caused by cutting a link.
 func reportExceptCuts(nc *nats.Conn, _ *nats.Subscription, err error) {
 	if !errors.Is(err, errLinkCut) {
 		fmt.Fprintf(os.Stderr, "nats: %v on connection %q\n", err, nc.Opts.Name)

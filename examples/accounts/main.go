@@ -9,7 +9,7 @@
 //	curl -i -X POST '127.0.0.1:8082/accounts/alice/postings?amount=-3'
 //	curl -i 127.0.0.1:8082/accounts/alice
 //
-// If -approve names another service, a posting first asks it for approval. A
+// If -approve names another service, each posting first asks that service for approval. A
 // compare-and-set alone would not be enough then, because two postings could be approved
 // against the same balance.
 //
@@ -160,7 +160,7 @@ var (
 
 // change reads an account, asks for approval, and writes the account. The lock's context
 // ends before another replica gets the lock, but a suspended replica does not notice that
-// in time, so the account keeps the token of its last writer.
+// in time, so the account also keeps the token of its last writer.
 func (s *service) change(l *natslock.Lock, id string, amount int) (a account, err error) {
 	ctx := l.Context()
 	var revision uint64

@@ -94,7 +94,7 @@ func parse(spec string) (cron.Schedule, error) {
 }
 
 // schedule enqueues a task at each tick until ctx ends or Redis fails. If Redis fails,
-// another replica takes over, which may be able to reach Redis, and starts with the missing
+// another replica, which may be able to reach Redis, takes over and starts with the missed
 // tick.
 func schedule(ctx context.Context, queue *asynq.Client, every cron.Schedule) error {
 	tick := every.Next(time.Now().UTC().Add(-late))

@@ -1,6 +1,6 @@
 // Command distkit shows how to do with natslock what the locks of distkit, a Rust toolkit, do on
-// Redis. It has a mutex and a reader-writer lock. Each can be acquired with a wait, without one, or
-// with a limited wait.
+// Redis. It has a mutex and a reader-writer lock. Each can be acquired with an unlimited wait, with
+// a limited one, or without waiting.
 //
 //   - The namespace is the first part of the name. The TTL and the owner are client options with
 //     defaults. MaxWait is an option of an acquire.
@@ -10,9 +10,9 @@
 //   - The client renews a lease every third of its TTL, and retries until the validity ends.
 //     Remaining and Err read the clock and need no I/O. Unlock reports whether the lock was lost.
 //   - Do unlocks when its function returns or panics. A dropped lock is not renewed.
-//   - A later reader never overtakes a waiting writer, and clients are served in the order in which
-//     they queue. A one-shot write neither queues nor delays readers. A waiter that gives up deletes
-//     its place, and a crashed waiter's place expires with its TTL.
+//   - A reader that arrives later never overtakes a waiting writer, and clients are served in the
+//     order in which they queue. A one-shot write neither queues nor delays readers. A waiter that
+//     gives up deletes its place, and a crashed waiter's place expires with its TTL.
 //   - A lock is held only within the validity that the server has confirmed, even if it lingers.
 //
 // It needs a server:

@@ -12,9 +12,10 @@ import (
 // TokenHeader carries the token of the holder that sent a message or a request.
 const TokenHeader = "Fencing-Token"
 
-// Newest drops what stale holders send. Use one for each lock; the zero value is ready to
-// use. It keeps the highest token in memory, so a restarted consumer has to read the stream
-// again, starting from a message of the newest holder, or store the token with its results.
+// Newest discards whatever stale holders send. Use one Newest for each lock; the zero value
+// is ready to use. It keeps the highest token in memory, so a restarted consumer has to
+// read the stream again, starting from a message of the newest holder, or store the token
+// with its results.
 type Newest struct {
 	mu       sync.Mutex
 	greatest uint64

@@ -19,7 +19,7 @@ type Entry struct {
 
 // PutEntry writes a value unless the existing entry has a higher token, in which case the
 // error matches [fence.ErrSuperseded]. The write succeeds only at the revision that
-// PutEntry has read, so the same works on any store with compare-and-set.
+// PutEntry read, so the same approach works on any store with compare-and-set.
 func PutEntry(ctx context.Context, kv jetstream.KeyValue, token uint64, key, value string) error {
 	data, err := json.Marshal(Entry{token, value})
 	if err != nil {

@@ -1,5 +1,5 @@
 // Command gocell shows how to do with natslock what package distlock does in the GoCell
-// framework. A service knows only an interface without a backend, and an adapter knows the
+// framework. A service knows only a backend-neutral interface, and an adapter knows the
 // backend.
 //
 //   - The interface below has one method, and so does the adapter. An acquire returns a

@@ -7,8 +7,8 @@
 //   - Locking with retries is Lock with MaxWait. The worker queues for as long as the
 //     retries would take, and the server notifies it, so no worker polls.
 //   - A task that always uses the same name, locked until its next tick, misses every
-//     second tick. Once takes a separate name for each period, and runs the task once under
-//     each.
+//     second tick. Once uses a separate name for each period, and runs the task once under
+//     each name.
 //   - For tests, package locktest has an in-memory lock, and package testutil runs a real
 //     server.
 //
@@ -34,7 +34,7 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// lock has the two methods of a machinery lock.
+// lock mirrors the two methods of machinery's Lock interface.
 type lock struct {
 	*natslock.Client
 	retries  int

@@ -19,7 +19,7 @@ import (
 const partitions = 8
 
 // streams creates the two streams. The server stores an event published to events.<key> under
-// events.<partition>.<key>. The results need a separate stream, because a fence does not work in a
+// events.<partition>.<key>. The results need a separate stream, because a fence does not work on a
 // stream that renames messages.
 func streams(ctx context.Context, js jetstream.JetStream) error {
 	for _, c := range []jetstream.StreamConfig{

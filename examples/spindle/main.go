@@ -4,7 +4,7 @@
 //
 //   - Run campaigns until its context ends. The channel done then receives its result.
 //   - HasLock is Election.IsLeader, which needs no I/O and returns the fencing token.
-//   - Election.Leader names the leader, and OnChange calls a function when the leader
+//   - Election.Leader returns the leader, and OnChange calls a function when the leader
 //     changes.
 //   - WithTTL sets the length of the lease, at least 1 s. WithOwner sets the id of a
 //     process, and WithLogger receives its warnings.

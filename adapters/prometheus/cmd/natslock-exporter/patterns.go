@@ -49,8 +49,8 @@ func matches(pattern, name string) bool {
 	}
 }
 
-// checkPattern rejects a pattern in which a wildcard would be a literal, because no lock
-// has such a name.
+// checkPattern rejects a pattern in which a wildcard would be taken literally, because
+// that is almost certainly a mistake.
 func checkPattern(flag, pattern string) error {
 	tokens := strings.Split(pattern, ".")
 	for i, token := range tokens {

@@ -451,7 +451,7 @@ func (v *viewer) take() []byte {
 	return text
 }
 
-// receive waits for the next update. last reports whether it is the last one.
+// receive waits for the next update. last reports whether no more updates follow.
 func (v *viewer) receive(ctx context.Context) (text []byte, last bool) {
 	for {
 		select {
