@@ -20,9 +20,9 @@ const refreshAfter = 4 * time.Second
 // the next read, but because renewals can be forged, they never postpone it beyond this interval.
 const readEvery = time.Minute
 
-// Forged notifications must not make an observer read in a tight loop. Once that many reads in a
-// row (fruitless) have found nothing new, the observer waits until floodPause has passed since
-// the last read.
+// fruitless is how many reads in a row can find nothing new before an observer has to wait until
+// floodPause has passed since its last read. Otherwise, forged notifications could make it read
+// in a tight loop.
 const (
 	fruitless  = 4
 	floodPause = 50 * time.Millisecond

@@ -26,8 +26,8 @@
 // A worker is a member of the group while it holds the mutex "ingest.member.<id>", and owns a
 // partition while it holds "ingest.part.<number>". Once the members have not changed for half a
 // second, each worker lists these locks, computes the plan by itself, and queues for the locks
-// that the plan assigns to it. A worker that holds one of them notices the waiter, lists the
-// locks again, and gives up the partition if the new plan assigns it elsewhere. There is no
+// that the plan assigns to it. A worker that holds one of these locks notices the waiter, lists
+// the locks again, and gives up the partition if the new plan assigns it elsewhere. There is no
 // leader, and the plan is not stored in the bucket.
 //
 // If workers disagree about the members, partitions take longer to move, but exclusion still
@@ -110,8 +110,8 @@ type Option func(*Group) error
 // a random suffix.
 //
 // An ID has 1 to 200 bytes, or the Group's methods return [natslock.ErrInvalid]. It is part of a
-// lock's name, which may have 512 bytes, and most bytes other than letters and digits take up
-// three of them.
+// lock's name, which can have up to 512 bytes, and most bytes other than letters and digits take
+// up three of them.
 func ID(id string) Option {
 	return func(g *Group) error {
 		if id == "" || len(id) > 200 {
@@ -297,7 +297,7 @@ func (g *Group) Plan() (ids []string) {
 	return ids
 }
 
-// Stats holds a worker's current state, and its counters since [New].
+// Stats holds a worker's current state, and its counters since the call to [New].
 type Stats struct {
 	Members  int // members, as last read
 	Planned  int // partitions that the plan assigns to the worker
@@ -431,8 +431,8 @@ type Event struct {
 	Partition int
 	// Token is the fencing token of the partition or the membership.
 	Token uint64
-	// Held is the time from the grant to the event, or to the function's return if it has
-	// returned.
+	// Held is the time from the grant to the event, or to the function's return if the function
+	// has returned.
 	Held time.Duration
 	Err  error
 }

@@ -23,7 +23,7 @@ type owner struct {
 //   - Each member is assigned its quota (see quotas).
 //   - A member keeps what it owns up to its quota, so no partition moves needlessly.
 //   - A partly executed plan remains the plan. Once some of its moves have been made, or have
-//     begun and left their partition without an owner, the rest of the plan is still the same. So
+//     begun and left their partition without an owner, the rest of the plan stays the same. So
 //     workers agree even if they read the bucket at different moments during a move.
 //
 // The third property holds because the partitions that have to move choose their new owners one

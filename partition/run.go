@@ -60,8 +60,8 @@ type serving struct {
 // partition is released before the panic ends the process.
 //
 // The client's logger gets a warning when fn returns an error other than the end of its context,
-// when fn returns too early or too late, when a partition could not be released, and when the
-// worker cannot reach the group.
+// when fn returns too early or too late, when a partition cannot be released, and when the worker
+// cannot reach the group.
 //
 // When ctx ends, the worker leaves the group: it ends its membership and hands each partition to
 // its next owner. This takes between half a second and six seconds, or no time for the last
@@ -196,7 +196,7 @@ func (r *runner) unreached(err error) {
 	}
 }
 
-// warn logs a warning to the client's logger. Do not call it while holding the group's mutex,
+// warn logs a warning with the client's logger. Do not call it while holding the group's mutex,
 // because a log handler may call the group's methods.
 func (r *runner) warn(what string, with ...any) {
 	again.Logger(r.g.c).Warn(what, append([]any{"group", r.g.name}, with...)...)

@@ -70,8 +70,8 @@ type State struct {
 	// Partitions lists all partitions, ordered by number.
 	Partitions []Placement
 
-	// known has the tokens of all held locks with a member's name, even if the record is not a
-	// member's.
+	// known contains the tokens of all held locks with a member's name, even of those whose
+	// record does not describe a member.
 	known map[uint64]struct{}
 }
 

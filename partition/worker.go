@@ -52,7 +52,7 @@ const (
 type slot struct {
 	phase     phase
 	withdrawn bool      // the claim was canceled, but its acquire has not returned yet
-	contended uint64    // first look (read of the group) begun after another worker started to wait, or 0
+	contended uint64    // number of the first look (group read) begun after another worker began to wait, or 0
 	failed    int       // consecutive failures
 	retry     time.Time // do not claim it before this time
 	since     time.Time // when it was granted

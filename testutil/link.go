@@ -99,15 +99,15 @@ func (l *Link) Blackhole(on bool) {
 //
 // nats.go holds its connection's mutex during a write, so everything else that needs
 // the connection waits too: a publish, a request, the response to the server's ping. A
-// bubble does not treat a goroutine that waits for a mutex as blocked, so its clock
-// stands still. If only the clock, or the test after a Sleep, can end the write, the
-// test hangs. In a bubble, therefore:
+// bubble does not treat a goroutine waiting for a mutex as blocked, so the bubble's
+// clock stands still. If only the clock, or the test after a Sleep, can end the write,
+// the test hangs. In a bubble, therefore:
 //
 //   - The link also holds back the server's messages while writes are blocked, because
 //     the client could otherwise stop the clock by answering a ping. Over TCP, the
 //     messages arrive.
-//   - The code under test may use the connection for only one publish. If it needs
-//     more, test it over TCP.
+//   - The code under test must not use the connection for more than one publish. If it
+//     needs more, test it over TCP.
 func (l *Link) BlockWrites(on bool) {
 	l.mu.Lock()
 	switch {

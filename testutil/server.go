@@ -94,9 +94,9 @@ type Server struct {
 	running bool
 }
 
-// RunServer starts a NATS server on a free port of 127.0.0.1, with JetStream and its
-// own store directory, and returns once the server accepts connections. When the test
-// ends, the server is stopped and waited for. If the server does not start, the test
+// RunServer starts a NATS server on a free port of 127.0.0.1, with JetStream and its own
+// store directory, and returns once the server accepts connections. When the test ends,
+// a cleanup stops the server and waits for it. If the server does not start, the test
 // ends with the server's errors.
 //
 // No signal handler is installed and nothing is logged.
@@ -283,8 +283,8 @@ func (s *Server) mustStart() {
 	}
 }
 
-// start starts the server. It retries if the port is in use, because another process
-// may have taken it between freePort and the server's listen.
+// start starts the server. It retries if the port is in use, because another process may
+// have taken it between the call to freePort and the server's call to listen.
 func (s *Server) start() error {
 	end := time.Now().Add(startTimeout)
 	for {

@@ -176,8 +176,8 @@ func (s *Storage) String() string {
 	return fmt.Sprintf("%T", s.Storage)
 }
 
-// ready rejects a nil context and a Storage without locks. It is called before the name
-// gets a section.
+// ready rejects a nil context and a Storage without locks. It is called before a section
+// begins.
 func (s *Storage) ready(ctx context.Context, name string) error {
 	switch {
 	case s.locks == nil:

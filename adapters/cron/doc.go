@@ -16,8 +16,8 @@
 //
 // Set the minimum hold longer than the clock skew between replicas, and shorter than the
 // interval between ticks by at least 2 s plus that skew. Each tick then runs at most once.
-// It does not run at all if the server cannot be reached, or if a crashed replica still
-// holds the lock, which it does for up to the TTL.
+// It does not run at all if the server cannot be reached, or while a crashed replica still
+// holds the lock, for up to one TTL.
 //
 // The ticks of "@every 1h" are counted from the start of the process, so replicas do not
 // agree on them. Use "@hourly" or "0 * * * *", and the same time zone on all replicas.

@@ -72,7 +72,7 @@ func LockOptions(opts ...natslock.LockOption) Option {
 
 // Once returns a cron.JobWrapper for a job that every replica of a service schedules, so
 // that only one of them runs each tick. It does no I/O. name is the lock's name and belongs
-// to one job, so do not wrap another job with it, and do not pass Once to cron.WithChain,
+// to one job, so do not use it for another job, and do not pass Once to cron.WithChain,
 // which wraps all jobs.
 //
 // The job has no context, so it keeps running if its lock is lost: see [OnError] and

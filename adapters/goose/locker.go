@@ -63,7 +63,7 @@ func (l *Locker) Lock(ctx context.Context, _ *sql.DB) error { return l.begin(ctx
 func (l *Locker) Unlock(context.Context, *sql.DB) error { return l.end() }
 
 // SessionLock is Lock for goose.WithSessionLocker. Prefer goose.WithLocker, because with a
-// session locker goose rejects some migrations on a pool of one connection.
+// session locker goose rejects some migrations if the pool has only one connection.
 func (l *Locker) SessionLock(ctx context.Context, _ *sql.Conn) error { return l.begin(ctx) }
 
 // SessionUnlock is Unlock for goose.WithSessionLocker.

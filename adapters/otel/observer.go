@@ -154,8 +154,9 @@ func (o *Observer) waiting(_ context.Context, to metric.Int64Observer) error {
 	return nil
 }
 
-// Observe records one event. Pass it to admin.WithObserver. ctx carries the values of the
-// acquire's context, including the span that becomes the parent of the Observer's spans.
+// Observe records one event. Pass this method to admin.WithObserver. ctx carries the values
+// of the acquire's context, including the span that becomes the parent of the Observer's
+// spans.
 func (o *Observer) Observe(ctx context.Context, ev admin.Event) {
 	switch ev.Type {
 	case admin.EventQueued:

@@ -141,8 +141,8 @@ func (c *Collector) Add(locks *natslock.Client) {
 	c.clients = append(c.clients, locks)
 }
 
-// Observe records one event. Pass it to admin.WithObserver; several clients may share a
-// Collector. Observe does no I/O and ignores its context.
+// Observe records one event. Pass this method to admin.WithObserver; several clients may
+// share a Collector. Observe does no I/O and ignores its context.
 func (c *Collector) Observe(_ context.Context, ev admin.Event) {
 	switch ev.Type {
 	case admin.EventQueued, admin.EventRenewed, admin.EventAtRisk:

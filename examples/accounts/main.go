@@ -107,8 +107,8 @@ func (s *service) run(ctx context.Context, server, listen string, ttl time.Durat
 	case <-ctx.Done():
 	}
 
-	// New requests, and those that are waiting for an account, get a 503. Requests in
-	// progress finish and release their locks, unless they take longer than this timeout.
+	// New requests, and those waiting for an account, get a 503. Requests in progress
+	// finish and release their locks, unless they take longer than this timeout.
 	log.Printf("pid %d: shutting down, requests in progress: %d", os.Getpid(), s.locks.Stats().Held)
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()

@@ -31,11 +31,11 @@ import (
 )
 
 const (
-	// late is how old a tick may be and still be enqueued. It has to exceed the time
-	// without a leader, which is one TTL plus half a second.
+	// late is how old a tick can be and still be enqueued. It must exceed the time without
+	// a leader, which is one TTL plus half a second.
 	late = time.Minute
-	// retention is how long Redis remembers a tick after its task is done. It has to be
-	// much longer than late.
+	// retention is how long Redis remembers a tick after its task is done. It must be much
+	// longer than late.
 	retention = 24 * time.Hour
 )
 

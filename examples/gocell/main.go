@@ -1,6 +1,6 @@
 // Command gocell shows how to do with natslock what package distlock does in the GoCell
-// framework. A service knows only a backend-neutral interface, and an adapter knows the
-// backend.
+// framework. In GoCell, a service knows only a backend-neutral interface, and an adapter
+// knows the backend.
 //
 //   - The interface below has one method, and so does the adapter. An acquire returns a
 //     child of the caller's context, with its values and deadline, that ends with the lock.

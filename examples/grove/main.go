@@ -1,6 +1,6 @@
 // Command grove shows how to do with natslock what the lock of Grove KV does on a key store.
-// There, a lock is an object made from a store, a key and a TTL. The store keeps it under a
-// documented key, and only the owner can extend or release it.
+// In Grove KV, a lock is an object made from a store, a key and a TTL. The store keeps the
+// lock under a documented key, and only its owner can extend or release it.
 //
 //   - A lock is not renewed in the background, because NoRenew leaves that to Extend.
 //   - Acquire is TryLock. AcquireWithRetry is Lock with MaxWait, and its context can end the

@@ -1,9 +1,9 @@
 // Command machinery shows how to do with natslock what the locks of machinery, a task
-// queue, do for its workers. There, a worker locks the name of a periodic task until an
-// absolute time, and does not unlock it.
+// queue, do for its workers. In machinery, a worker locks the name of a periodic task
+// until an absolute time, and does not unlock it.
 //
-//   - Locking once is TryLock. Until gives the lock its end: the client never renews it,
-//     and the server frees it shortly after that time.
+//   - Locking once is TryLock. Until sets when the lock ends: the client never renews the
+//     lock, and the server frees it shortly after that time.
 //   - Locking with retries is Lock with MaxWait. The worker queues for as long as the
 //     retries would take, and the server notifies it, so no worker polls.
 //   - A task that always uses the same name, locked until its next tick, misses every

@@ -1,6 +1,6 @@
-// Command ledger increments, under a lock, an account in a SQL database that several
-// processes share. A row keeps the fencing token of its last writer, and each statement
-// that changes the row compares tokens.
+// Command ledger increments, under a lock, the balance of an account in a SQL database
+// that several processes share. A row keeps the fencing token of its last writer, and
+// each statement that changes the row compares tokens.
 //
 // Stop a running process, as if its machine were suspended. Its lease ends, and the next
 // process takes over. When the first process wakes up, the database refuses its write:
@@ -78,7 +78,8 @@ func count(ctx context.Context, db *sql.DB, token uint64, times int) error {
 			return err
 		}
 	}
-	// Read the balance only with the claim, after which no older holder can change it.
+	// Read the balance only as part of the claim, because after that no older holder can
+	// change it.
 	balance, err := fences.Claim(ctx, db, token, "shared")
 	if err != nil {
 		return err

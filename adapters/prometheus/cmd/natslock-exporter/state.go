@@ -171,8 +171,8 @@ func (s *state) totals() (map[string]*totals, bool) {
 	return all, true
 }
 
-// add adds a lock to the totals. Holders and waiters whose records say that they stay long by design are counted, but
-// their ages are ignored.
+// add adds a lock to the totals. Holders and waiters whose records say that they hold or wait for a long time by
+// design are counted, but their ages are ignored.
 func (t *totals) add(info admin.Info, now, server time.Time) {
 	hold := func(h admin.Holder) {
 		t.lag = max(t.lag, mirror.Late(h, server))

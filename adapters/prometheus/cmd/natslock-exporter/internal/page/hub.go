@@ -18,7 +18,7 @@ const (
 	// beat is how long viewers go without an update before they are told that nothing has
 	// changed.
 	beat = 5 * time.Second
-	// mostEvents limits the events in an update, and mostPending those that wait for the next
+	// mostEvents limits the events in an update, and mostPending those waiting for the next
 	// update.
 	mostEvents, mostPending = 20, 4000
 	// mostQueued limits the updates queued for a viewer.
