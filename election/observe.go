@@ -43,9 +43,9 @@ const settleAfter = 500 * time.Millisecond
 // these delays, but always yields a vacancy between two leaders. During an outage Observe yields
 // nothing. Afterwards it yields the current state. It continues if the bucket is re-created.
 //
-// The sequence ends without an error when ctx ends or the caller stops. Otherwise the error
-// matches [natslock.ErrUnavailable] and nats.ErrConnectionClosed if the connection was closed for
-// good, or [natslock.ErrClosed], [natslock.ErrPermission] or [natslock.ErrInvalid].
+// The sequence ends without an error when ctx ends or the caller stops iterating. Otherwise the
+// error matches [natslock.ErrUnavailable] and nats.ErrConnectionClosed if the connection was
+// closed for good, or [natslock.ErrClosed], [natslock.ErrPermission] or [natslock.ErrInvalid].
 func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 	return func(yield func(Leader, error) bool) {
 		if err := e.ready(ctx); err != nil {

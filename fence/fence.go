@@ -2,7 +2,7 @@
 //
 // A holder that is paused past its lease can wake up and write while the next holder is
 // working. No lock can prevent that, but the stream being written to can. A holder opens a
-// fence on the stream with the fencing token of its lock. After that the server stores no
+// fence on the stream with the fencing token of its lock. After that, the server stores no
 // write from a holder with a lower token.
 //
 // # Usage

@@ -119,8 +119,8 @@ type mark struct {
 
 const format = 1
 
-// raise writes m to a subject unless a message with a higher token is there. It returns the
-// mark that the stream has stored, and its sequence.
+// raise writes m to a subject unless a message with a higher token is already there. It
+// returns the mark that the stream has stored, and its sequence.
 func (f *Fence) raise(ctx context.Context, subject string, m mark) (mark, uint64, error) {
 	m.Format, m.Write = format, rand.Text()
 	var last error // why the previous try failed

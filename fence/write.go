@@ -154,9 +154,9 @@ func (f *Fence) write(ctx context.Context, what string, expects bool, send func(
 const absent = 20
 
 // judge finds out why the server rejected the guard of lane l. open means that the fence's
-// message is still the last one on the lane's subject, so the guard was right. If judge returns
-// an error, it has ended the fence. If it returns false and no error, the caller should try
-// again.
+// message is still the last one on the lane's subject, so the guard was correct. If judge
+// returns an error, it has ended the fence. If it returns false and no error, the caller should
+// try again.
 func (f *Fence) judge(ctx context.Context, l *lane, try int) (open bool, err error) {
 	there, sequence, err := f.read(ctx, l.subject)
 	switch {

@@ -1,4 +1,4 @@
-// Package locktest lets you test code that takes locks without running a server.
+// Package locktest helps you test code that takes locks, with no need for a server.
 //
 // A [Locker] keeps its locks in memory. It is a natslock.Locker, and its clients are real
 // natslock clients on an in-memory bucket, so its locks queue, renew, end and fail like those on

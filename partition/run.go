@@ -37,7 +37,7 @@ type runner struct {
 	cut     atomic.Bool // the last attempt to reach the group failed
 }
 
-// serving is a partition that the worker was granted, and the call of its function.
+// serving is a partition that the worker was granted, and the call to its function.
 type serving struct {
 	*Partition
 	begun  time.Time

@@ -21,9 +21,9 @@ const (
 	// lookAfter is the delay between a grant and the next read of the group. The worker has to
 	// read again because its plan is older than the grant.
 	lookAfter = time.Second
-	// While a worker waits for partitions, or another worker waits for partitions that this one
-	// keeps, their plans differ or an owner is slow to give way. So the worker keeps reading the
-	// group, first after minLook and then at growing intervals of up to maxLook.
+	// While this worker waits for partitions, or another worker waits for partitions that this
+	// worker keeps, their plans differ or an owner is slow to give way. So this worker keeps
+	// reading the group, first after minLook and then at growing intervals of up to maxLook.
 	minLook = 2 * time.Second
 	maxLook = 10 * time.Second
 	// handOver limits how long a leaving worker waits for other workers to queue for its
@@ -286,8 +286,8 @@ func (w *worker) read(g State, now time.Time) error {
 			case p.Waiting > 0 && s.contended == 0 && !w.mine(k):
 				s.contended = w.seen // the list shows a waiter whose notification was missed
 			case p.Waiting == 0 && s.contended <= w.seen:
-				// The waiter gave up. The next one causes no notification, so unsettled keeps the
-				// worker looking.
+				// The waiter gave up. The next waiter causes no notification, so unsettled keeps
+				// the worker looking.
 				s.contended = 0
 			}
 		}

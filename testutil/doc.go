@@ -39,7 +39,7 @@
 // Use [Bubble] to test anything about time on a single server: no timer is late, and an
 // hour with a held lock takes a second or two. Events at the same instant can still happen
 // in any order. Use [RunServer] where TCP, users and permissions, or a second process
-// matter, and [RunCluster] where replication does. A [Link] disturbs the traffic between
+// matter, and [RunCluster] where replication does. A [Link] disrupts the traffic between
 // one client and the server. To inject faults into individual locks without a server, use
 // package locktest.
 //

@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// Link is a network between a client and the server that a test can disturb. It is a
+// Link is a network between a client and the server that a test can disrupt. It is a
 // nats.CustomDialer, and all of its client's connections, one after another, run
-// through it. Get one from [Server.ConnectLink] or, for a client that is created in
-// another way, from [NewLink].
+// through it. Get one from [Server.ConnectLink] or, for a client that is created some
+// other way, from [NewLink].
 //
 // A healthy link forwards bytes immediately. It buffers like a pair of sockets, so
 // client and server never wait for each other to read.

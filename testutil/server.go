@@ -42,9 +42,9 @@ type config struct {
 // default, JetStream is on, and there are no users and no log.
 type ServerOption func(*config)
 
-// WithConfig lets set change the server's options before every start, including
-// restarts. Each start begins with new options, so set must build new accounts and
-// users each time.
+// WithConfig calls set to change the server's options before every start, including
+// restarts. Each start begins with new options, so set must build new accounts and users
+// each time.
 //
 // set runs last and may change anything. If it changes ports or the store directory,
 // the server does not keep them across a restart.
@@ -185,8 +185,8 @@ func (s *Server) Connect(opts ...nats.Option) *nats.Conn {
 	return connect(s.t, s.URL(), nil, opts)
 }
 
-// ConnectLink is [Server.Connect] through a [Link] that the test can disturb.
-// It works over TCP and in a bubble.
+// ConnectLink is [Server.Connect] through a [Link] that the test can disrupt. It works
+// over TCP and in a bubble.
 func (s *Server) ConnectLink(opts ...nats.Option) (*nats.Conn, *Link) {
 	s.t.Helper()
 	l := s.newLink()

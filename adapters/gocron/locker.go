@@ -23,7 +23,7 @@ type Option func(*Locker)
 // returns sooner: see [natslock.MinHold]. The default is [DefaultMinHold], and 0 means no
 // minimum. A job that runs more often than every 10 s needs a smaller d, because its lock
 // would otherwise still be held at the next tick, and gocron would skip that tick. If
-// natslock rejects d, each Lock returns [natslock.ErrInvalid].
+// natslock rejects d, each call to Lock returns [natslock.ErrInvalid].
 func MinHold(d time.Duration) Option {
 	return func(l *Locker) { l.minHold = d }
 }

@@ -42,8 +42,9 @@ func counter(name, help string, of func(partition.Stats) uint64) partitionMetric
 }
 
 // Partitions returns a collector for the statistics of partition workers, labeled with the group and the worker's id.
-// A registry accepts only one such collector, so pass it all groups of the process, and each id of a group only once.
-// An id that is not set with [partition.ID] is different in each process, so every start creates new series.
+// A registry accepts only one such collector, so pass all groups of the process to a single call, and each id of a
+// group only once. An id that is not set with [partition.ID] is different in each process, so every start creates new
+// series.
 func Partitions(groups ...*partition.Group) prometheus.Collector { return workers(groups) }
 
 type workers []*partition.Group

@@ -1,4 +1,4 @@
-// Command accounts is an HTTP service that locks each account while it changes it. Any
+// Command accounts is an HTTP service that locks each account while changing it. Any
 // number of replicas serve the same accounts. Postings to one account run one at a time,
 // and postings to different accounts run in parallel.
 //

@@ -1,6 +1,6 @@
 // Command distkit shows how to do with natslock what the locks of distkit, a Rust toolkit, do on
-// Redis. It has a mutex and a reader-writer lock. Each can be acquired with an unlimited wait, with
-// a limited one, or without waiting.
+// Redis. The toolkit has a mutex and a reader-writer lock. Each can be acquired with an unlimited
+// wait, with a limited one, or without waiting.
 //
 //   - The namespace is the first part of the name. The TTL and the owner are client options with
 //     defaults. MaxWait is an option of an acquire.

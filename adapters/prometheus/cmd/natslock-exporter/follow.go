@@ -159,7 +159,7 @@ func (f *follower) run(ctx context.Context) error {
 	return nil
 }
 
-// needs tells the operator how to find the permissions.
+// needs tells the operator how to find out which permissions are needed.
 const needs = "\"lockctl perms --role observer\" prints what a user needs"
 
 // explain adds the remedy to the error that ends the exporter.

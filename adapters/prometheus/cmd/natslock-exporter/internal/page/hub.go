@@ -36,7 +36,7 @@ var errFull = errors.New("too many browsers are following this page; close one, 
 // Source provides the locks that a page shows. It is usually a [mirror.Mirror] that reports
 // changed locks to [Hub.Changed].
 type Source interface {
-	// Lock returns one lock, and Below returns those whose names begin with a prefix, in any
+	// Lock returns one lock, and Below returns all locks whose names begin with a prefix, in any
 	// order.
 	Lock(mirror.ID) admin.Info
 	Below(prefix string) []admin.Info
@@ -272,7 +272,7 @@ func (h *Hub) reload() {
 	}
 }
 
-// row returns the row of a lock, which keeps its id across updates. h.mu must be held.
+// row returns the row of a lock. The row keeps its id across updates. h.mu must be held.
 func (h *Hub) row(info admin.Info) row {
 	r := rowOf(info, h.ahead)
 	if old, known := h.rows[mirror.IDOf(info)]; known {

@@ -79,8 +79,8 @@ func holders(info admin.Info) []admin.Holder {
 	return all
 }
 
-// stateOf describes a lock's state in the words of lockctl top. alarm reports whether the lock
-// needs attention.
+// stateOf describes a lock's state in the same words as lockctl top. alarm reports whether the
+// lock needs attention.
 func stateOf(info admin.Info) (state string, alarm bool) {
 	held := holders(info)
 	broken := slices.ContainsFunc(held, func(h admin.Holder) bool { return h.Broken != nil })
@@ -253,7 +253,7 @@ func (d *detail) add(title string, h admin.Holder, ahead time.Duration) {
 	d.Holders = append(d.Holders, out)
 }
 
-// sentence describes a lock's state in the words of lockctl info.
+// sentence describes a lock's state in the same words as lockctl info.
 func sentence(info admin.Info) string {
 	readers := "1 reader"
 	if n := len(info.Readers); n != 1 {
