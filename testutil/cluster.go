@@ -130,8 +130,8 @@ func (c *Cluster) eachGate(fn func(i, j int, g *gate)) {
 	}
 }
 
-// Servers returns the cluster's servers, including stopped ones. The index i of the
-// other methods refers to this slice.
+// Servers returns the cluster's servers, including stopped ones. The argument i of the
+// other methods is an index into this slice.
 func (c *Cluster) Servers() []*Server { return append([]*Server(nil), c.servers...) }
 
 // URLs returns the comma-separated addresses of all servers, in random order.

@@ -34,8 +34,8 @@ func NewElector(e *election.Election) *Elector {
 // clock: it does no I/O and ignores the context, so it is just as fast when the server does
 // not respond.
 //
-// A term ends before the server lets the next leader in, so two schedulers never lead
-// simultaneously. But because their clocks may differ, they may reach the same tick at
+// A term ends before the server lets the next leader in, so two schedulers never lead at
+// the same time. But because their clocks may differ, they may reach the same tick at
 // different moments. If the leader changes in between, that tick runs twice or not at all.
 // A [Locker] prevents the second run.
 func (e *Elector) IsLeader(context.Context) error {

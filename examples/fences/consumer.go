@@ -21,9 +21,9 @@ type Newest struct {
 	greatest uint64
 }
 
-// Apply calls fn unless the token is lower than an earlier one. Calls run one at a time, so
-// a newer holder's message cannot overtake an older one that is being applied. The error
-// matches [fence.ErrSuperseded] if the token is lower, and is fn's otherwise.
+// Apply calls fn unless the token is lower than one that came before it. Calls run one at a
+// time, so a newer holder's message cannot overtake an older one that is being applied. The
+// error matches [fence.ErrSuperseded] if the token is lower, and is fn's otherwise.
 func (n *Newest) Apply(token uint64, fn func() error) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()

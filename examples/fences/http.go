@@ -9,8 +9,9 @@ import (
 )
 
 // Fenced lets next serve only the requests of the newest holder. A request carries its
-// token in the header [TokenHeader]. If the token is lower than an earlier one, the
-// response is 412 Precondition Failed, and without a token it is 428 Precondition Required.
+// token in the header [TokenHeader]. If the token is lower than one that came before it,
+// the response is 412 Precondition Failed, and without a token it is 428 Precondition
+// Required.
 //
 // Use it for a resource behind a single process, whose requests then run one at a time. If
 // several processes serve a resource, compare the tokens in its database: see [SetBalance].

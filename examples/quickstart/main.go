@@ -1,5 +1,5 @@
-// Command quickstart runs one function under a lock. Start it several times simultaneously,
-// and the processes take turns in the order in which they queue.
+// Command quickstart runs one function under a lock. Start several copies at the same time,
+// and they take turns in the order in which they queue.
 //
 //	lockctl server &
 //	(for i in 1 2 3; do go run ./examples/quickstart & done; wait)

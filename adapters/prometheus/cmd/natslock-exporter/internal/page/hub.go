@@ -471,7 +471,7 @@ func (v *viewer) receive(ctx context.Context) (text []byte, last bool) {
 	}
 }
 
-// farewell returns the last update, which says why no more follow.
+// farewell returns the last update, which says why no more updates follow.
 func (h *Hub) farewell() []byte {
 	h.mu.Lock()
 	defer h.mu.Unlock()
