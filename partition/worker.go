@@ -11,7 +11,8 @@ import (
 	"github.com/natslock/locks/natslock"
 )
 
-// Timing of a worker's reads of the group. A group in which nothing changes is not read.
+// These constants determine when a worker reads the group. A group in which nothing changes is not
+// read.
 const (
 	// A worker reads the group once its members have not changed for settle, but no later than
 	// settleMax after the first change. That way a deployment is treated as one change instead of
