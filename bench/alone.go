@@ -15,7 +15,7 @@ import (
 
 // Figures that are measured only for natslock, and that no test of the proof tier measures.
 const (
-	brokenP50 = "broken_p50" // from the call of Break to the end of the holder's context
+	brokenP50 = "broken_p50" // from the call to Break until the holder's context ends
 	brokenP99 = "broken_p99"
 )
 

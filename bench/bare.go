@@ -23,7 +23,7 @@ var bareSide = Side{
 	Name: "bare publishes", Server: "nats", Waiters: 1,
 	Setup: "the limit: two conditional publishes on natslock's own bucket, no lock",
 	Open: func(ctx context.Context, s *Servers) (*Client, error) {
-		maker, c, err := openNatslock(ctx, s) // it creates the bucket
+		maker, c, err := openNatslock(ctx, s) // creates the bucket
 		if err != nil {
 			return nil, err
 		}

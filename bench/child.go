@@ -25,7 +25,7 @@ const (
 	childReady = "ready "
 )
 
-// childConfig describes one server of one class.
+// childConfig describes a single server of a class.
 type childConfig struct {
 	Kind   string
 	Number int

@@ -25,7 +25,7 @@ const (
 	contended   = "contended"   // grants per second of one name, contended by two clients
 	longestWait = "longest"     // a contender's longest wait
 	sentEach    = "sent"        // messages sent by the clients per contended grant
-	localSuffix = "_local"      // suffix of the same three with all contenders in one client
+	localSuffix = "_local"      // suffix of these three figures with all contenders in one client
 )
 
 func handOverP50(waiters int) string { return "handover_" + strconv.Itoa(waiters) + "_p50" }
@@ -42,10 +42,11 @@ const contenders = 8
 // Figures are the results of one step, keyed by name.
 type Figures map[string]float64
 
-// audit checks that the locks exclude. Each lock protects a plain number, which a holder reads
-// when it gets the lock and writes back, incremented, before it releases the lock. If two
-// clients hold the lock at the same time, an increment is lost. (The race detector is no help,
-// because it cannot see a lock that is kept on a server and would report every access.)
+// audit checks that the locks provide mutual exclusion. Each lock protects a plain number,
+// which a holder reads when it gets the lock and writes back, incremented, before it releases
+// the lock. If two clients hold the lock at the same time, an increment is lost. (The race
+// detector is no help, because it cannot see a lock that is kept on a server and would report
+// every access.)
 type audit struct {
 	sections atomic.Int64 // total
 	lost     atomic.Int64
@@ -229,7 +230,7 @@ const settle = 5 * time.Millisecond
 const idleTime = time.Second
 
 // relay passes one lock around among waiters+1 clients. It measures the time from a holder's
-// call of unlock until the next holder's Lock returns.
+// call to unlock until the next holder's Lock returns.
 type relay struct {
 	protected
 	name    string
@@ -350,7 +351,7 @@ func (r *relay) hold(ctx context.Context, now time.Time, token uint64) (done boo
 		}
 	}
 	if first {
-		time.Sleep(50*settle + time.Duration(r.waiters)*time.Millisecond) // many clients are queueing at the same time
+		time.Sleep(50*settle + time.Duration(r.waiters)*time.Millisecond) // many clients are queuing at the same time
 		if len(r.procs) > 0 {
 			if err := r.idle(); err != nil {
 				return false, err

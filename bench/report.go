@@ -120,8 +120,8 @@ func (r *Result) finish() {
 	}
 }
 
-// Violations returns an error that names the sides that did not exclude or whose fencing tokens
-// did not rise.
+// Violations returns an error that names the sides that failed to provide mutual exclusion or
+// whose fencing tokens did not rise.
 func (r *Result) Violations() error {
 	var errs []error
 	for _, c := range r.Classes {
@@ -216,7 +216,8 @@ func (r *Result) rows(of func(*SideResult) []string) (rows [][]string) {
 	return rows
 }
 
-// listed returns a table of rows. If there are none, the table contains only the text nothing.
+// listed returns a table of rows. If there are no rows, the table contains only the text in
+// nothing.
 func listed(columns []string, nothing string, rows [][]string) string {
 	if len(rows) == 0 {
 		rows = [][]string{{"", "", nothing}}

@@ -9,8 +9,8 @@ import (
 // leaseTTL is how long every side's lock lasts unless its holder renews it.
 const leaseTTL = 15 * time.Second
 
-// Unlock releases a lock. It returns once the release has been sent and, if the side reports
-// that, acknowledged.
+// Unlock releases a lock. It returns once the release has been sent and, if the side waits for
+// an acknowledgment, acknowledged.
 type Unlock = func(context.Context) error
 
 // A Client represents one process that uses one kind of lock over its own connections.

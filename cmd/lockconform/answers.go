@@ -57,7 +57,7 @@ func (a *asked) judged() {
 	}
 }
 
-// answerOfAnother drops a claim, and then answers the claim of another lock.
+// answerOfAnother drops the claim for one lock, and then answers the claim for another.
 func answerOfAnother(t *trial) {
 	t.open()
 	t.wire.govern(func(w *write) fate { return fate{drop: w.key == "lock.lost" && w.n == 1} })
@@ -69,7 +69,7 @@ func answerOfAnother(t *trial) {
 	t.granted(next.r.Name, a)
 }
 
-// earlierAnswer drops a claim of another lock, and then answers the earlier claim.
+// earlierAnswer answers the claim for one lock late, after dropping the claim for another.
 func earlierAnswer(t *trial) {
 	t.open()
 	const late = 1400 * time.Millisecond // many programs have stopped waiting by then

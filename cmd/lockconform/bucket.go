@@ -10,7 +10,7 @@ import (
 )
 
 // rows are settings that a client must refuse, expressed as changes to a stream info. None of our servers can create
-// such a bucket without other settings that are refused as well.
+// a bucket with such a setting unless it has other settings that are refused as well.
 var rows = []struct {
 	row    string
 	change func(c map[string]any)
@@ -191,7 +191,7 @@ func busy(err error) bool {
 }
 
 // recreated re-creates the bucket without the lock's record while the program holds the lock, and makes the program
-// reconnect. No renewal passes.
+// reconnect. No renewal gets through.
 func (t *trial) recreated(change func(c *jetstream.StreamConfig)) {
 	t.open()
 	gate := make(chan struct{})

@@ -25,8 +25,8 @@ type Case struct {
 	Must  string        `json:"must"`           // a sentence from docs/protocol
 	Also  string        `json:"also,omitempty"` // the numbers of other musts that the case tests
 	TTL   time.Duration `json:"-"`              // the TTL that the program is opened with; 0 for 3 s
-	// With NoBucket the case creates the bucket itself. With Own it starts the server itself. With
-	// Stops it stops the program's process.
+	// With NoBucket, the case creates the bucket itself. With Own, it starts the server itself.
+	// With Stops, it stops the program's process.
 	NoBucket bool           `json:"-"`
 	Own      bool           `json:"-"`
 	Stops    bool           `json:"-"`
@@ -193,7 +193,7 @@ func ttlRange(t *trial) {
 		if a.Result == "ok" {
 			a = t.try(x)
 		}
-		if a.Result == "ok" && ttl > day && ttl <= 366*day { // by a program that does not renew it
+		if a.Result == "ok" && ttl > day && ttl <= 366*day { // granted to a program that will not renew it
 			s := t.read("lock." + x)
 			t.expect(s.fields["f"] == true, fmt.Sprintf(`"error" for a TTL of %v, or a fixed lease`, ttl), "%s without f", s)
 			t.expect(s.header.Get("Nats-TTL") == t.seconds(), "Nats-TTL: "+t.seconds(), "%q", s.header.Get("Nats-TTL"))
@@ -246,7 +246,7 @@ func tombstone(t *trial) {
 	l := t.rivalTakes(x)
 	t.need(l.Unlock(t.ctx))
 	t.take(x)
-	// A tombstone without a body, as other tools write it.
+	// A tombstone without a body, like those that other tools write.
 	revision := t.put("lock.y", record(1, "other", time.Minute, nil), 0, time.Minute)
 	t.publish("lock.y", nil, revision, nats.Header{"Nats-TTL": {"1s"}, "KV-Operation": {"DEL"}})
 	t.take("y")
@@ -310,7 +310,7 @@ func foreignAck(t *trial) {
 			}
 			return fate{drop: true, forged: forged}
 		})
-		if a := t.try(name); a.Result == "ok" { // by a later attempt
+		if a := t.try(name); a.Result == "ok" { // granted by a later attempt
 			t.granted(name, a)
 		}
 	}
@@ -471,7 +471,7 @@ func lateAnswer(t *trial) {
 	t.notHeld(x, "not held: the answer came too late")
 }
 
-// lateRenewal answers all renewals only after the validity has ended.
+// lateRenewal does not answer renewals until the validity has ended.
 func lateRenewal(t *trial) {
 	t.open()
 	gate := make(chan struct{})
@@ -542,7 +542,7 @@ func renewalZero(t *trial) {
 	t.expect(!t.read(s.key).live(), "no record: the lease has ended", "%s", t.read(s.key))
 }
 
-// deposedRenewal answers the first renewal as a leader that was deposed before the claim would.
+// deposedRenewal answers the first renewal the way a leader deposed before the claim would.
 func deposedRenewal(t *trial) {
 	t.open()
 	var claimed uint64
@@ -734,8 +734,8 @@ func tryBehindQueue(t *trial) {
 	t.expect(a.Result == "refused", `"refused": the lock is free, but another client waits for it`, "%s", a)
 }
 
-// predecessor ends the place ahead of the program's while another client has the lock. Before that
-// the lock was free.
+// predecessor ends the place ahead of the program's while another client holds the lock. Until
+// that client took it, the lock was free.
 func predecessor(t *trial) {
 	t.open()
 	for _, status := range []int{4, 5, 9} {
@@ -795,10 +795,10 @@ func placeEnded(t *trial) {
 	granted()
 }
 
-// patient is a request that waits for longer than an answer takes.
+// patient is a request that waits for longer than an answer takes to arrive.
 var patient = request{Do: "lock", Name: x, Wait: 5000}
 
-// lostAnswer lets the first attempt be stored, but loses its answer. No renewal passes.
+// lostAnswer lets the first attempt be stored, but loses its answer. No renewal gets through.
 func lostAnswer(t *trial) {
 	t.open()
 	gate := make(chan struct{})
@@ -961,7 +961,8 @@ var readable = []struct {
 
 func concat(parts ...string) []byte { return []byte(strings.Join(parts, "")) }
 
-// placesReadable makes the program try a free lock whose queue contains one of these values.
+// placesReadable makes the program try a free lock whose queue contains one of the values in
+// readable.
 func placesReadable(t *trial) {
 	t.open()
 	for i, one := range readable {

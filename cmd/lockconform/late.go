@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// lateAnswerWaiting answers the claim of a waiting program after its validity has ended, but before most
-// programs give up waiting for the answer. No other claim passes, so nothing else can lead to a grant.
+// lateAnswerWaiting answers the claim of a waiting program after its validity has ended, but
+// before most programs give up waiting for the answer. No other claim gets through, so nothing
+// else can lead to a grant.
 func lateAnswerWaiting(t *trial) {
 	t.open()
 	late := t.validity() + t.margin/2
@@ -23,7 +24,8 @@ func lateAnswerWaiting(t *trial) {
 	a := t.ask(request{Do: "lock", Name: x, Wait: 2500})
 	answered := time.Now()
 	bound, _ := t.bound(x)
-	// A program that reads its record earlier may have the lock while the validity lasts.
+	// A program that reads its own record before the answer arrives may hold the lock until its
+	// validity ends.
 	t.expect(a.Result != "ok" || a.Left > 0 && answered.Before(bound),
 		fmt.Sprintf("no grant: the answer came %v after the attempt was sent, and the validity was %v", late, t.validity()), "%s, with %d ms left", a, a.Left)
 	t.notHeld(x, "not held: the answer came too late")

@@ -104,7 +104,7 @@ func extendUnanswered(t *trial) {
 	t.notHeld(x, fmt.Sprintf("not held: %v have passed since the sending of the claim", t.validity()))
 }
 
-// extendRange requests TTLs that no renewed lease may have.
+// extendRange requests TTLs that a renewed lease is not allowed to have.
 func extendRange(t *trial) {
 	t.open()
 	t.extends = true

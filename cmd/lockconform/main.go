@@ -143,7 +143,7 @@ type result struct {
 	slow bool // the machine was too slow to judge the case
 }
 
-// run is one run of the command.
+// run is a single run of the command.
 type run struct {
 	*command
 	url  string               // the server that the cases share

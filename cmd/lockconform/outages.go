@@ -6,7 +6,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// least returns a user who may use the locks below "orders." and nothing else.
+// least returns a user who is allowed to use the locks below "orders." and nothing else.
 // docs/permissions.conf grants the same permissions to a service.
 func (t *trial) least() *server.User {
 	return &server.User{Username: "orders", Password: "orders", Permissions: &server.Permissions{
@@ -69,7 +69,7 @@ func bufferedWrite(t *trial) {
 	t.open()
 	t.take("first")
 	back := t.wire.cut()
-	t.pause(settled) // until the program notices, because a write to the old connection is lost
+	t.pause(settled) // until the program notices, because a write to the old connection would be lost
 	r := request{Do: "try", Name: x}
 	ch := t.send(r)
 	var a *answer

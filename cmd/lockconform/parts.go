@@ -129,7 +129,7 @@ func reads(t *trial) {
 	t.expect(strings.HasSuffix(w.key, "."+text(w.fields["id"])) && number(w.fields["m"]) == 1, "the id in the key, and m 1", "the id %q, and m %d", text(w.fields["id"]), number(w.fields["m"]))
 	t.unlocks("read", 0)
 	t.expect(t.read(w.key).deleted(), "a tombstone of "+w.key, "%s", t.read(w.key))
-	// The same after a writer has left.
+	// The same must hold after a writer has left.
 	t.ends(t.puts("rw."+x, 1, "WRITER", nil))
 	gone, key := t.read("rw."+x), w.key
 	w = t.holds("read."+x+".", t.ask(of("try", "read", 0)), "no client writes")
@@ -335,7 +335,7 @@ func drainBroken(t *trial) {
 	waits.granted("rw."+x, "the reader has left")
 }
 
-// drainOldAnswer answers with a state that is older than the gate and lists no reader.
+// drainOldAnswer answers with a state that predates the gate and lists no reader.
 func drainOldAnswer(t *trial) {
 	t.open()
 	reader := t.puts("read."+x+".OTHER", 1, "OTHER", map[string]any{"m": 1})
@@ -353,7 +353,7 @@ func drainOldAnswer(t *trial) {
 	t.grantedOrNot(waits)
 }
 
-// drainAnew answers as a newer bucket would.
+// drainAnew answers as a bucket created later would.
 func drainAnew(t *trial) {
 	_, _, waits := t.draining(1)
 	t.wire.show(func(i map[string]any) {
@@ -372,8 +372,8 @@ func drainAnew(t *trial) {
 	}
 }
 
-// replicated makes a stream info look like that of a stream with three replicas. Without led
-// the stream info names no leader, and is therefore incomplete.
+// replicated makes a stream info look like that of a stream with three replicas. Unless led is
+// set, the stream info names no leader, and is therefore incomplete.
 func replicated(i map[string]any, led bool) {
 	if c, ok := i["config"].(map[string]any); ok {
 		c["num_replicas"] = 3
@@ -494,7 +494,7 @@ func permitNewcomer(t *trial) {
 	t.expect(!now.live() && now.revision <= gone, "a slot that is free", "%s", now)
 }
 
-// permitUnequal frees a slot that the head of the queue does not know.
+// permitUnequal frees a slot that the head of the queue does not know about.
 func permitUnequal(t *trial) {
 	t.open()
 	slots, head := t.full(2, 1)

@@ -23,17 +23,17 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// patience limits steps that should take no time. It only ends cases that have failed.
+// patience limits steps that should take no time. It ends only cases that have already failed.
 const patience = 20 * time.Second
 
 // soon is how long the judge waits for something that the program does on its own when one of
 // its timers fires.
 const soon = 10 * time.Second
 
-// settled is how long the judge sees nothing happen before it concludes that nothing will.
+// settled is how long nothing must happen before the judge concludes that nothing will.
 const settled = 300 * time.Millisecond
 
-// violation is what a case has found when the program under test did not do what it must.
+// violation is what a case reports when the program under test did not do what it must.
 type violation struct {
 	Must, Expected, Seen string
 	certain              bool // true even on a slow machine
@@ -193,7 +193,8 @@ func (t *trial) rivalTakes(name string) *natslock.Lock {
 	return l
 }
 
-// keep releases a lock at the end, because its client would not close before that.
+// keep releases a lock at the end of the case, because the lock's client would not close until
+// then.
 func (t *trial) keep(l *natslock.Lock) {
 	t.last(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), time.Second)
@@ -327,7 +328,7 @@ func (t *trial) status(name string) answer {
 	return a
 }
 
-// rounding is how far off a number of milliseconds may be.
+// rounding is how far off a number of milliseconds can be.
 const rounding = 2 * time.Millisecond
 
 // within judges a validity, which must not outlast what the last write allows. The program
@@ -559,8 +560,8 @@ var (
 	literal = regexp.MustCompile(`^[-A-Za-z0-9_=/]+(\.[-A-Za-z0-9_=/]+)*$`)
 )
 
-// rule is a rule for every write of a locker. broken returns what was expected, or "" if the
-// write keeps the rule.
+// rule is a rule for every write that a locker sends. broken returns what was expected, or ""
+// if the write keeps the rule.
 type rule struct {
 	must   string
 	broken func(t *trial, w write) string
@@ -686,7 +687,7 @@ func (t *trial) brokenRule() (v violation, broken bool) {
 	}
 	for _, w := range t.wire.seen("") {
 		if !strings.Contains(w.key, ".") && w.stored == 0 {
-			continue // a write to a key of no lock, which tests whether the stream accepts writes
+			continue // a write to a key that belongs to no lock, which tests whether the stream accepts writes
 		}
 		for _, r := range rules {
 			if expected := r.broken(t, w); expected != "" {

@@ -11,8 +11,8 @@ import (
 // window is how long a lock must be free before a waiter claims it out of turn.
 const window = 1200 * time.Millisecond
 
-// behind is a program that waits behind others for a lock that is held. The others are mere
-// records that do nothing on their own.
+// behind is a program that waits behind others for a lock that is held. The others are only
+// records, which do nothing on their own.
 type behind struct {
 	t       *trial
 	name    string
@@ -25,7 +25,8 @@ type behind struct {
 	before   int // the number of claims that the program had already sent
 }
 
-// waitsBehind makes the program wait behind the places of dead clients. heads is their number.
+// waitsBehind makes the program wait behind the given number of places, which belong to dead
+// clients.
 func (t *trial) waitsBehind(name string, heads int) *behind {
 	b := &behind{t: t, name: name}
 	t.put("lock."+name, record(1, "HOLDER", time.Minute, nil), 0, time.Minute)
@@ -149,7 +150,7 @@ func outOfTurnHead(t *trial) {
 	b.finish()
 }
 
-// outOfTurnHint sends notifications that the lock is free although it is held.
+// outOfTurnHint sends notifications that the lock is free while it is still held.
 func outOfTurnHint(t *trial) {
 	t.open()
 	b := t.waitsBehind(x, 1)
@@ -234,8 +235,8 @@ func outOfTurnOthers(t *trial) {
 	}
 }
 
-// stopped stops the program for at least d, and calls meanwhile. It returns the time at which
-// the program continues.
+// stopped stops the program for at least d, and calls meanwhile during that time. It returns
+// the time at which the program continues.
 func (t *trial) stopped(d time.Duration, meanwhile func()) time.Time {
 	end := time.Now().Add(d)
 	t.need(t.program.stop())

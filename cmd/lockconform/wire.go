@@ -604,7 +604,7 @@ func unreadableBy(fields map[string]any) string {
 	return ""
 }
 
-// unreadablePart returns the same, worded as part of a sentence.
+// unreadablePart is like unreadableBy, but words its result as part of a sentence.
 func unreadablePart(fields map[string]any) string {
 	if by := unreadableBy(fields); by != "" {
 		return ", unreadable: " + by

@@ -61,7 +61,7 @@ func (c *acquireCmd) AfterApply() error { return cmp.Or(c.choice.check(), c.taki
 
 func (c *acquireCmd) Run(g *session.Globals) error {
 	g.MayCreate = c.Create
-	caller := cmp.Or(os.Getppid(), os.Getpid()) // the parent's PID is 0 if it is outside the container
+	caller := cmp.Or(os.Getppid(), os.Getpid()) // the parent's PID is 0 if the parent is outside the container
 	owner := c.Owner
 	if owner == "" {
 		owner = fmt.Sprintf("%s:%d", session.Operator(), caller)
@@ -86,7 +86,7 @@ func (c *acquireCmd) Run(g *session.Globals) error {
 	if err != nil {
 		return err
 	}
-	signal.Ignore(syscall.SIGPIPE) // make a write to a closed pipe fail, so that the lock is released
+	signal.Ignore(syscall.SIGPIPE) // turn a write to a closed pipe into an error, so that the lock is released
 	select {
 	case sig := <-g.Signals(): // nobody is left to read the handle
 		err = tool.Exitf(tool.ExitSignal+int(sig.(syscall.Signal)), "released lock %s: signal: %v", show.Plain(c.Name), sig)
@@ -106,7 +106,7 @@ func (c *acquireCmd) Run(g *session.Globals) error {
 }
 
 // handleJSON is the output of acquire --json and extend --json. Fields may be added but never
-// renamed. The reference prints the doc tags.
+// renamed. The doc tags appear in the generated reference.
 type handleJSON struct {
 	Handle     string    `json:"handle" doc:"for lockctl extend and release"`
 	Kind       string    `json:"kind" doc:"mutex, rw or semaphore"`

@@ -187,8 +187,8 @@ func (c *breakCmd) confirm(g *session.Globals, h show.Holding) error {
 	return tool.Exitf(tool.ExitConflict, "nothing was broken")
 }
 
-// outcome tells the user when the lock becomes free, based on the current contents of the
-// bucket.
+// outcome returns the message that tells the user when the lock will become free, based on the
+// bucket's current contents.
 func (c *breakCmd) outcome(g *session.Globals, s *session.Session, broken show.Holding) string {
 	switch {
 	case c.Now:

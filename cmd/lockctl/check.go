@@ -121,8 +121,8 @@ func (c *checkCmd) Run(g *session.Globals) error {
 	return nil
 }
 
-// find reads the locks. It fails if the bucket has no leader, because no client can take a lock
-// then.
+// find reads the locks. It fails if the bucket has no leader, because then no client can take a
+// lock.
 func (c *checkCmd) find(g *session.Globals) ([]admin.Info, error) {
 	s, err := g.Open()
 	if err != nil {
@@ -150,7 +150,7 @@ func (c *checkCmd) print(g *session.Globals, found []excess, checked int) {
 		fmt.Fprintln(g.Out, found[0].text)
 	default:
 		unit := "lock"
-		if c.Partitions != "" { // some concern the group rather than a lock
+		if c.Partitions != "" { // some reports concern the group rather than a lock
 			unit = "report"
 		}
 		fmt.Fprintf(g.Out, "%s; and %s more\n", found[0].text, show.Count(len(found)-1, unit))

@@ -30,7 +30,7 @@ type completionCmd struct {
 	kongcompletion.Completion `embed:""`
 }
 
-// Help replaces the library's text.
+// Help replaces the library's help text.
 func (*completionCmd) Help() string {
 	return `Prints the command that turns completion on in this shell. Put it into the shell's init
 file to keep completion on. Without a shell, lockctl detects your login shell.`
@@ -97,7 +97,7 @@ func completed(con *console.Console, parser *kong.Kong) bool {
 // quoting differs between shells and a lock's name must never run as a command.
 var typable = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_./,+%-]*$`)
 
-// namesOf applies of to the locks on the server that line refers to, and keeps only names that
+// namesOf calls of with the locks on the server that line refers to, and keeps only names that
 // need no quoting. It returns nil if the server does not respond in time.
 func namesOf(con *console.Console, line string, of func([]admin.Info) []string) []string {
 	var c cli

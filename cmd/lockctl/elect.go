@@ -58,7 +58,7 @@ func (c *electCmd) AfterApply() error {
 	return nil
 }
 
-// errEnough is the cause with which Run cancels the campaign after its last term.
+// errEnough is the cause that Run cancels the campaign with after the last term.
 var errEnough = errors.New("no further term")
 
 // Run campaigns for leadership, and runs the command during each term.
@@ -79,15 +79,15 @@ func (c *electCmd) Run(g *session.Globals) error {
 	var last error // what lockctl returns after the last term
 	stuck, ended := make(chan struct{}), make(chan error, 1)
 	lead := func(_ context.Context, t *election.Term) error {
-		// From here on, signals go to the command, but a signal that arrived earlier ends the
-		// campaign.
+		// From here on, signals go to the command, but a signal that has already arrived ends
+		// the campaign.
 		if stop(); ctx.Err() != nil {
 			return nil
 		}
 		w := supervise.New(g.Console, c.TTL, c.KillAfter)
 		g.Complain("leading %s with token %d", show.Plain(c.Name), t.Token())
 		end, err := w.Run(command.under(t, c.Name, w.TTL), t, signals, s)
-		if end.Stuck { // returning would resign
+		if end.Stuck { // returning would resign, and let another client lead
 			close(stuck)
 			select {}
 		}

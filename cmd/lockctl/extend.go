@@ -46,7 +46,7 @@ func (c *extendCmd) Run(g *session.Globals) error {
 	if err != nil {
 		return c.Handle.refused(ctx, s, err)
 	}
-	s.End() // may take a while, so compute the validity afterwards
+	s.End() // may take a while, so compute the validity afterward
 	if lasts.Valid() <= 0 {
 		return tool.Exitf(tool.ExitLost, "lock %s was extended, but the extension has already expired", show.Plain(c.Handle.Name()))
 	}

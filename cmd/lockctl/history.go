@@ -66,8 +66,8 @@ func (c *historyCmd) Run(g *session.Globals) error {
 	if c.Since > 0 {
 		since = time.Now().Add(-c.Since)
 	}
-	// Garbage collection would take a tenth of the time, and even a long history produces
-	// little garbage compared with a machine's memory.
+	// At the default setting, garbage collection would account for a tenth of the run time, and
+	// even a long history produces little garbage relative to the memory of a typical machine.
 	defer debug.SetGCPercent(debug.SetGCPercent(800))
 	out := bufio.NewWriterSize(g.Out, 64<<10)
 	events, err := c.print(admin.New(s.Client).History(context.Background(), c.Pattern, since), out)

@@ -211,8 +211,7 @@ func (c *initCmd) repair(g *session.Globals, s *session.Session, cfg kvstore.Con
 		return err
 	}
 	fmt.Fprintf(g.Out, "changed %s of bucket %s\n", show.Count(len(changes), "setting"), g.Bucket)
-	// Check what the server returned, because an old server ignores settings that it does not
-	// know.
+	// Check what the server returned, because an old server ignores settings it does not know.
 	now, err := kvstore.Examine(cfg, info)
 	unfit = unfit || slices.ContainsFunc(now, func(f kvstore.Finding) bool { return f.Level == kvstore.Unfit })
 	if err == nil && unfit {
@@ -273,8 +272,7 @@ func (c *initCmd) update(g *session.Globals, s *session.Session, stream string, 
 	}
 	info, err := ask(ctx, s, "STREAM.UPDATE."+stream, body)
 	if refusal, ok := errors.AsType[*jetstream.APIError](err); ok {
-		// A replica that has no room sends this error even after the leader has changed the
-		// stream.
+		// A replica with no room sends this error even after the leader has changed the stream.
 		if now, err := ask(ctx, s, "STREAM.INFO."+stream, nil); err == nil {
 			if left, err := difference(now.Raw, wanted); err == nil && len(left) == 0 {
 				g.Complain("a server answered %q, but the bucket was changed; see \"lockctl doctor\"", refusal.Description)
@@ -286,7 +284,7 @@ func (c *initCmd) update(g *session.Globals, s *session.Session, stream string, 
 }
 
 // ask sends a JetStream API request about a stream and returns all of the stream's settings.
-// nats.go would drop settings that it does not know, and an update would then reset them.
+// nats.go would drop settings it does not know, and an update would then reset them.
 func ask(ctx context.Context, s *session.Session, op string, body []byte) (*kvstore.Info, error) {
 	m, err := s.NC.RequestWithContext(ctx, kvstore.API(s.JS)+op, body)
 	if err != nil {

@@ -104,7 +104,7 @@ func (c *lsCmd) list(g *session.Globals, s *session.Session) ([]admin.Info, erro
 	return infos, nil
 }
 
-// sort orders the locks as --sort requests. They arrive sorted by name.
+// sort orders the locks, which arrive sorted by name, as --sort requests.
 func (c *lsCmd) sort(infos []admin.Info) {
 	first := func(info admin.Info, of func(show.Holding) time.Time) time.Time { // zero if the lock is not held
 		var first time.Time
@@ -140,7 +140,7 @@ func (c *lsCmd) columns() []string {
 	if c.Wide {
 		columns = append(columns, "ttl", "revision", "id", "meta")
 	}
-	return append(columns, "") // for the note
+	return append(columns, "") // the note has no header
 }
 
 // table returns an empty table with a header.
@@ -163,8 +163,8 @@ func (c *lsCmd) table(w io.Writer) table.Writer {
 }
 
 // rows returns a lock's table rows. Unless the table is wide, readers share a row, as do the
-// holders of permits. Every other holder has a row of its own. Only the first row fills the
-// columns that describe the lock itself.
+// holders of permits. Every other holder has its own row. Only the first row fills the columns
+// that describe the lock itself.
 func (c *lsCmd) rows(info admin.Info, both bool) (rows []table.Row) {
 	readers, queue, note := "-", fmt.Sprint(info.Waiting()), ""
 	if info.Kind == admin.KindRW {
@@ -184,7 +184,7 @@ func (c *lsCmd) rows(info admin.Info, both bool) (rows []table.Row) {
 	held := show.Holdings(info)
 	permits := info.Kind == admin.KindSemaphore && len(held) > 0
 	if all := show.Together(info); !c.Wide && (len(all) > 1 || permits) {
-		first := len(held) - len(all) // they come after the writer
+		first := len(held) - len(all) // the readers come after the writer
 		mode := admin.Shared.String()
 		switch {
 		case permits:

@@ -210,7 +210,7 @@ func (connectionHelp) BeforeReset(app *kong.Kong) error {
 	return nil
 }
 
-// useEnv makes flag take its default from con's environment. By itself, the parser would read
+// useEnv makes flag take its default from con's environment. On its own, the parser would read
 // the process's environment.
 func useEnv(con *console.Console, flag *kong.Flag) {
 	names := flag.Envs

@@ -49,18 +49,18 @@ func tokensAround(con *console.Console, name string) (tokens []uint64) {
 // already held around the command.
 type nesting struct {
 	shared  bool // the command wants to read
-	permits int  // number of permits that the command gives for the semaphore
+	permits int  // number of permits that the command specifies for the semaphore
 	around  []uint64
 }
 
 // refuse returns an error if the command would wait for itself, because the lock is held around
 // it and will not be released until it ends. Tokens distinguish that lock from a lock of the
-// same name elsewhere. A broken or overdue claim does not matter, because it ends by itself.
+// same name elsewhere. A broken or overdue claim does not matter, because it ends on its own.
 //
 // Readers share a lock unless a writer is ahead, which would wait for the reader around this
 // command. On a semaphore, the command would wait for itself if the commands around it hold
-// every slot within its own number of permits, or every slot within the number of a waiter
-// ahead of it.
+// every slot within its own number of permits, or within the number specified by a waiter ahead
+// of it.
 func (n nesting) refuse(info admin.Info) error {
 	var mine []show.Holding
 	for _, h := range show.Holdings(info) {
@@ -109,7 +109,7 @@ func (n nesting) check(ctx context.Context, s *session.Session, kind admin.Kind,
 	defer cancel()
 	info, err := admin.New(s.Client).Inspect(reading, kind, name)
 	if err != nil {
-		return nil // the acquire will report it
+		return nil // the acquire will report the error
 	}
 	return n.refuse(info)
 }

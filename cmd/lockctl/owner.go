@@ -19,8 +19,8 @@ type naming struct {
 const maxCommandName = 64
 
 // as returns the option that sets the client's owner. By default the owner contains the
-// command's base name but not its arguments: every user that may read the bucket can see the
-// owner, and arguments may be secret.
+// command's base name but not its arguments: every user with read access to the bucket can see
+// the owner, and arguments may be secret.
 func (n naming) as(command string) natslock.Option {
 	if n.Owner != "" {
 		return natslock.WithOwner(n.Owner)

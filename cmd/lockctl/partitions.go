@@ -291,7 +291,7 @@ func changes(w io.Writer, g show.Group) {
 	t.Render()
 }
 
-// unownedFor formats how long a partition has been seen without an owner.
+// unownedFor formats how long ago a partition was first seen without an owner.
 func unownedFor(since time.Time) string {
 	if since.IsZero() {
 		return "-"
@@ -325,10 +325,10 @@ func allPartitions(w io.Writer, g show.Group) {
 }
 
 const (
-	// watchPause is the minimum time between two printouts of a group, however often it
+	// watchPause is the minimum time between two printouts of a group, however often the group
 	// changes.
 	watchPause = 100 * time.Millisecond
-	// watchAgain is how often the times on a terminal are updated.
+	// watchAgain is how often the times shown on a terminal are updated.
 	watchAgain = time.Second
 )
 
@@ -370,7 +370,7 @@ func (c *partitionsCmd) watch(g *session.Globals) error {
 		case st.Condition == mirror.Live:
 			w.note(c.groups(m.Below(prefix)), time.Now())
 			err = w.show(s.URL, "")
-		case begun: // before that, Follow returns the reason itself
+		case begun: // until it has begun, Follow returns the reason itself
 			err = w.show(s.URL, show.Plain(st.Why.Error()))
 		}
 		if err != nil {
@@ -537,8 +537,8 @@ func (d *screen) draw(title, trouble string, rows []string) error {
 	return err
 }
 
-// outage is the reason why nothing is being printed to a pipe or a file. Its start and end are
-// reported on standard error.
+// outage says why nothing is being printed to a pipe or a file. The start and end of an outage
+// are reported on standard error.
 type outage struct{ trouble string }
 
 func (o *outage) goesOn(g *session.Globals, trouble string) bool {

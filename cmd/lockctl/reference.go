@@ -15,7 +15,7 @@ import (
 
 //go:generate go run . reference ../../docs/operate/lockctl.md
 
-// referenceCmd writes the help of all commands to a Markdown page.
+// referenceCmd writes the help for all commands to a Markdown page.
 type referenceCmd struct {
 	File string `arg:"" type:"path" help:"Where to write it."`
 }

@@ -53,7 +53,7 @@ func (c *serverCmd) Run(g *session.Globals) error {
 	g.Connection, g.MayCreate = tool.Connection{Server: e.URL(), NoContext: true, Timeout: g.Timeout}, true
 	if s, err := g.Open(natslock.WithLogger(slog.New(slog.DiscardHandler))); err == nil {
 		s.End()
-	} else { // the server is still of use, for example to repair the bucket
+	} else { // the server is still useful, for example to repair the bucket
 		g.Complain("%v", err)
 	}
 	defer e.Stop()

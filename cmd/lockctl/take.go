@@ -62,8 +62,8 @@ func (c *taking) exclusive(client *natslock.Client, write bool) lockFunc {
 // queueLimit is the timeout for reading a lock and its queue.
 const queueLimit = 5 * time.Second
 
-// unqueued returns a lockFunc that calls try only if no client is queued for the lock. By
-// itself, try could overtake the queue: a client that has not seen the lock before tries it
+// unqueued returns a lockFunc that calls try only if no client is queued for the lock. On its
+// own, try could jump the queue, because a client that has not seen the lock before tries it
 // with a single write, which the server accepts whenever the lock is free. A stopped waiter
 // would then keep lockctl out only for the second after each release during which the server
 // keeps the tombstone.
@@ -135,7 +135,7 @@ func (c *taking) nested(ctx context.Context, s *session.Session, kind admin.Kind
 	return c.nesting.check(ctx, s, kind, name)
 }
 
-// signaled is the cause with which a signal cancels a wait.
+// signaled is the cause of cancellation when a signal ends a wait.
 type signaled struct{ sig syscall.Signal }
 
 func (s signaled) Error() string { return "signal: " + s.sig.String() }

@@ -16,7 +16,7 @@ import (
 // the interval at which it updates that message.
 const waitNotice = time.Second
 
-// noticed tells the user what lockctl is waiting for, and its place in the queue, if the wait
+// noticed tells the user what lockctl is waiting for, and where it is in the queue, if the wait
 // exceeds waitNotice. On a terminal it keeps a status line up to date; elsewhere it prints a
 // single message. stop ends the reporting and removes the status line before it returns.
 func noticed(ctx context.Context, s *session.Session, kind admin.Kind, name string) (stop func()) {

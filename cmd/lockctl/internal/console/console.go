@@ -14,16 +14,16 @@ import (
 	"github.com/natslock/locks/internal/tool"
 )
 
-// Console has the streams, environment and signals of one run of lockctl, which uses no others.
-// A process has one Console, but tests have several at the same time.
+// Console holds the streams, environment and signals of a single run of lockctl, which uses no
+// others. A process normally has one Console, but tests use several at the same time.
 type Console struct {
 	Environ []string
 	Stdin   io.Reader
 	Out     *Output // standard output
 	Stderr  io.Writer
-	Signals func() <-chan os.Signal // starts to receive the signals for the command
+	Signals func() <-chan os.Signal // starts receiving the signals meant for the command
 
-	Complaints io.Writer  // destination of Complain, which is a buffer while top has the screen
+	Complaints io.Writer  // where Complain writes; a buffer while top has the screen
 	Status     StatusLine // bottom line of the terminal
 	Refused    Refusals   // the server's refusals
 }
@@ -90,9 +90,9 @@ func (c *Console) Report(err error) int {
 	return tool.CodeOf(err)
 }
 
-// Output is standard output. It keeps the first error and writes nothing more, so commands can
-// print without checking for errors. mainCode reports the error, so output is never cut short
-// silently.
+// Output is standard output. It keeps the first error and writes nothing after it, so commands
+// can print without checking for errors. mainCode reports the error, so output is never cut
+// short silently.
 type Output struct {
 	W   io.Writer
 	Err error // first error
@@ -119,7 +119,7 @@ func (c *Console) End(err error) error {
 	switch {
 	case o.Err == nil || errors.Is(err, o.Err):
 		return err
-	case errors.Is(o.Err, syscall.EPIPE): // the reader does not want more
+	case errors.Is(o.Err, syscall.EPIPE): // the reader has stopped reading
 		return err
 	case err == nil:
 		return o.Err

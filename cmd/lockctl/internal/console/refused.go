@@ -8,12 +8,12 @@ import (
 )
 
 // refusalDelay is how long to wait, before printing a refusal, for lockctl to fail with an
-// error that says the same.
+// error that says the same thing.
 const refusalDelay = time.Second
 
-// Refusals collects the server's refusals and prints each of them once. Most refusals end the
-// command with an error that says the same, so they are printed only after a delay, and not at
-// all if lockctl ends with such an error.
+// Refusals collects the server's refusals and prints each of them once. Most refusals make the
+// command fail with an error that says the same thing, so they are printed only after a delay,
+// and not at all if lockctl ends with such an error.
 type Refusals struct {
 	complain func(format string, args ...any)
 
@@ -49,7 +49,8 @@ func (r *Refusals) print() {
 	}
 }
 
-// end prints the remaining refusals, unless lockctl ends with an error that says the same.
+// end prints the remaining refusals, unless lockctl ends with an error that says the same
+// thing.
 func (r *Refusals) end(err error) {
 	if err != nil && tool.CodeOf(err) == tool.ExitPermission {
 		r.mu.Lock()

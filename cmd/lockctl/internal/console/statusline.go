@@ -27,7 +27,7 @@ func (l *StatusLine) Show(text string) {
 		if f := Terminal(l.w); f != nil {
 			columns, _ = TerminalSize(f)
 		}
-		text = ansi.Truncate(text, max(columns-len("^C "), 0), "...") // the terminal echoes "^C" after it
+		text = ansi.Truncate(text, max(columns-len("^C "), 0), "...") // the terminal echoes "^C" after the text
 	}
 	l.draw(text)
 }

@@ -1,6 +1,6 @@
 // Package demo implements "lockctl demo". Workers and a process that gets killed contend for a
 // lock on a server in this process, and an operator breaks that lock. A stage checks that the
-// lock excludes.
+// lock provides mutual exclusion.
 package demo
 
 import (
@@ -41,7 +41,7 @@ const (
 var demoWorkers = []string{"amber", "blue", "coral", "dune"}
 
 // Run runs the demo for at most a minute and prints what happens. It returns an error if the
-// demo fails or if the lock did not exclude.
+// demo or mutual exclusion fails.
 func (c *Command) Run(g *session.Globals) error {
 	ctx, cancel := context.WithTimeout(context.Background(), demoLimit)
 	defer cancel()
@@ -135,7 +135,7 @@ func (d *demo) turn(ctx context.Context, w *worker) error {
 	return l.Unlock(ctx)
 }
 
-// queued returns the number of waiters. It leaves out the claim with the ID besides, which has
+// queued returns the number of waiters. It leaves out the claim whose ID is besides, which has
 // just been granted and may not have left the queue yet.
 func (d *demo) queued(ctx context.Context, besides string) int {
 	info, err := admin.New(d.boss.Client).Inspect(ctx, admin.KindMutex, demoLock)
@@ -250,8 +250,8 @@ func (d *demo) breaking(ctx context.Context) error {
 	return <-waiting
 }
 
-// summary prints the summary. It returns an error if the lock did not exclude, judging only by
-// what the stage has seen.
+// summary prints the summary. It returns an error if mutual exclusion failed, judging only by
+// what the stage saw.
 func (s *stage) summary(ttl time.Duration) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

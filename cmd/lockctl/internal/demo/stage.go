@@ -12,7 +12,7 @@ import (
 )
 
 // stage records which worker is inside the lock, and prints the events. It checks for mutual
-// exclusion without asking the lock.
+// exclusion without consulting the lock.
 type stage struct {
 	out io.Writer
 
@@ -79,7 +79,8 @@ func (s *stage) titleLocked(format string, args ...any) {
 	fmt.Fprintf(s.out, "\n%s\n", show.Bold.Sprintf(format, args...))
 }
 
-// enter records that a worker has been granted the lock. asked is when the worker requested it.
+// enter records that a worker has been granted the lock. asked is when the worker requested the
+// lock.
 func (s *stage) enter(name string, token uint64, asked time.Time) *visit {
 	now := time.Now()
 	s.mu.Lock()

@@ -19,7 +19,7 @@ import (
 )
 
 // Victim is the hidden command that runs in the process that the demo kills. It takes the lock
-// and keeps it, and ends on its own only if the demo does.
+// and holds it, and exits on its own only if the demo does.
 type Victim struct {
 	Lock string        `arg:""`
 	TTL  time.Duration `required:""`

@@ -154,7 +154,7 @@ func (d *doctor) listen() *nats.Subscription {
 const listening = 250 * time.Millisecond
 
 // second warns if a second bucket sends a notification before until. The subscription was
-// created before the other checks.
+// created before the other checks ran.
 func (d *doctor) second(notified *nats.Subscription, until time.Time) {
 	if notified == nil || d.info.Config.RePublish == nil {
 		return
@@ -233,7 +233,7 @@ func (d *doctor) missing() []string {
 	ctx, cancel := context.WithTimeout(context.Background(), catchingUp)
 	defer cancel()
 	c, n := d.info.Cluster, d.info.Config.Replicas
-	current := map[string]bool{} // replicas that have been up to date at any time
+	current := map[string]bool{} // replicas that were up to date at least once
 	for {
 		away := missing(c, n, current)
 		if len(away) == 0 {

@@ -18,7 +18,7 @@ const (
 	repairWithin = time.Minute
 )
 
-// repair removes the records that the server has kept although their TTL has ended.
+// repair removes the records that the server has kept past their TTL.
 func (d *doctor) repair() {
 	ctx, cancel := context.WithTimeout(context.Background(), repairWithin)
 	defer cancel()
@@ -36,9 +36,9 @@ func (d *doctor) removed(removed, left int, err error) {
 	}
 }
 
-// expiry looks for records that the server should have removed, or never will remove. It counts
-// the renewals that the other records need from the same list, to spare a busy server a second
-// one.
+// expiry lists the records, and looks for those that the server should have removed or never
+// will remove. In the same pass, it counts the renewals that the other records need, so that a
+// busy server need not list the records twice.
 func (d *doctor) expiry() {
 	ctx, cancel := d.g.Bounded()
 	defer cancel()
@@ -49,7 +49,7 @@ func (d *doctor) expiry() {
 	d.records(admin.New(d.s.Client).List(ctx, d.Pattern), r)
 }
 
-// records adds the rows for the records of locks and for their renewals.
+// records adds the rows for lock records and for their renewals.
 func (d *doctor) records(locks iter.Seq2[admin.Info, error], r *renewals) {
 	var overdue, lasting, stuck, mixed []string
 	var last admin.Info // previous lock; the list is sorted by name

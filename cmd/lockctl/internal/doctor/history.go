@@ -23,12 +23,12 @@ const (
 	errCodeOffline = 10118
 	// lostSince is how far back the doctor counts the writes that are missing from a history.
 	lostSince = time.Hour
-	// lostMany is the number of missing writes that cause a warning, provided that they are
-	// more than a quarter of all writes. Fewer are normal, because the server cannot copy a
-	// record that is replaced immediately.
+	// lostMany is how many missing writes cause a warning, provided that they are more than a
+	// quarter of all writes. Fewer are normal, because the server cannot copy a record that is
+	// replaced immediately.
 	lostMany = 1000
-	// unfed is how long a source may be silent. The server receives a heartbeat every second,
-	// and sets up a silent source again after 10 s.
+	// unfed is how long a source is allowed to be silent. The server receives a heartbeat every
+	// second, and sets up a silent source again after 10 s.
 	unfed = time.Minute
 )
 
@@ -79,8 +79,8 @@ func (h *kept) ask(ctx context.Context, d *doctor, name string) error {
 	return err
 }
 
-// read opens the history, which waits for the latest writes, and counts the writes that are
-// missing.
+// read opens the history, which involves waiting for the latest writes, and then counts the
+// missing writes.
 func (h *kept) read(ctx context.Context, d *doctor) error {
 	store, err := kvstore.Open(ctx, d.s.JS, d.cfg)
 	if err != nil {
@@ -122,9 +122,9 @@ func (d *doctor) wentBack(ctx context.Context, copied uint64) bool {
 //
 // After an election, records that are replaced before the server resumes copying are lost. If
 // the history keeps its leader, that leader notices after 10 to 20 s that the bucket's former
-// leader sends nothing. If the history has a new leader too, which asks before the bucket has
-// one, it gets no response: it waits for 30 s, and then another 10 s before it asks again
-// (srcConsumerWaitTime and retryBackOff in nats-server 2.15).
+// leader is no longer sending anything. If the history also has a new leader, and that leader
+// asks before the bucket has one, it gets no response, so it waits for 30 s, and then another
+// 10 s before it asks again (srcConsumerWaitTime and retryBackOff in nats-server 2.15).
 func (h *kept) lost() string {
 	for _, info := range []*jetstream.StreamInfo{h.bucket, h.info} {
 		if c := info.Cluster; c != nil && c.LeaderSince != nil && h.Now.Sub(*c.LeaderSince) < lostSince {
@@ -221,7 +221,7 @@ func enough(c jetstream.StreamConfig, size uint64, reach time.Duration) string {
 // ageOf returns a history's maximum age as a value for init --history.
 func ageOf(c jetstream.StreamConfig) string {
 	switch days := c.MaxAge / (24 * time.Hour); {
-	case c.MaxAge == 0: // init creates no history without a limit
+	case c.MaxAge == 0: // init never creates a history without a limit
 		return "7d"
 	case days*24*time.Hour == c.MaxAge:
 		return fmt.Sprintf("%dd", days)

@@ -9,8 +9,8 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// renewals compares the renewals that the records in the bucket need with the renewals that
-// they got. Scripts depend on it, so fields may be added but never renamed.
+// renewals compares the renewals that the records in the bucket need with those they got.
+// Scripts depend on it, so fields may be added but never renamed.
 type renewals struct {
 	Records   int     `json:"records"`              // records that clients renew
 	Demand    float64 `json:"demand_per_second"`    // sum of 3/TTL over those records

@@ -53,7 +53,7 @@ func (d *doctor) enlarge() string {
 	return strings.Join(repairs, ", ")
 }
 
-// refusedWrite adds a row for the error of a lock's first write, and reports whether further
+// refusedWrite adds a row for the error from a lock's first write, and reports whether further
 // writes may succeed.
 func (d *doctor) refusedWrite(check string, err error) (again bool) {
 	refusal, _ := errors.AsType[*jetstream.APIError](err)
@@ -73,7 +73,7 @@ func (d *doctor) refusedWrite(check string, err error) (again bool) {
 		return again
 	}
 	d.fail(check, err, repair)
-	d.Checks[len(d.Checks)-1].code = tool.ExitInternal // because the server is there
+	d.Checks[len(d.Checks)-1].code = tool.ExitInternal // rather than ExitUnavailable, because the server is reachable
 	return again
 }
 
@@ -102,8 +102,8 @@ func (d *doctor) leaderless(cause error) {
 	away, found, led := d.electing()
 	ctx, cancel := d.quietly()
 	defer cancel()
-	// Only the cluster's leader knows which servers are offline. Without it, a server reports
-	// lost replicas as present.
+	// Only the cluster's leader knows which servers are offline. Without that leader, a server
+	// reports lost replicas as present.
 	_, err := d.s.JS.AccountInfo(ctx)
 	switch {
 	case led:

@@ -23,10 +23,10 @@ import (
 // sends the notification before it responds to the acquire.
 const wordAfter = 2 * time.Second
 
-// permissions tries every subject that the library needs, with requests that change nothing. A
-// ping after each request suffices, because the server reports a refusal before it responds to
-// the ping. The refusals reveal the user's role. It is an error if the server refuses something
-// that this role needs.
+// permissions tries every subject that the library needs, with requests that change nothing. To
+// detect a refusal, a ping after the request suffices, because the server reports the refusal
+// before it responds to the ping. The refusals reveal the user's role. It is an error if the
+// server refuses something that this role needs.
 func (d *doctor) permissions() {
 	o := d.s.JS.Options()
 	access := admin.Access{OwnOnly: true, Pattern: d.name, Bucket: d.g.Bucket, Domain: o.Domain, InboxPrefix: d.s.NC.Opts.InboxPrefix}
@@ -63,9 +63,9 @@ func (d *doctor) permissions() {
 	}
 }
 
-// roleOf infers the user's role from the writes that are refused. An operator may not write to
-// queues, and an observer may only read. Anyone else is a user, perhaps without all of a user's
-// permissions.
+// roleOf infers the user's role from the writes that are refused. An operator is not allowed to
+// write to queues, and an observer is only allowed to read. Anyone else is a user, perhaps
+// without all of a user's permissions.
 func roleOf(user, operator, observer []admin.Permission, refused map[string]bool) admin.Role {
 	allowed := func(all, but []admin.Permission) bool {
 		return slices.ContainsFunc(all, func(p admin.Permission) bool {
@@ -115,7 +115,7 @@ func (d *doctor) judge(set admin.PermissionSet, all []admin.Permission, refused 
 		case err != nil:
 			d.fail("permissions", err, "")
 			return
-		case denied != nil: // if the inbox were refused, the run would have ended earlier
+		case denied != nil: // if the inbox had been refused, the run would have ended by now
 			lacks = true
 			d.add("permissions", checkWarning, repair, "refused to %s: subscribe to %s; waiters poll on timers", p.For, p.Subject)
 		}

@@ -38,8 +38,8 @@ type visited struct {
 }
 
 // servers visits every server that the user or the cluster names. For the remaining checks, the
-// doctor uses a server that reaches the bucket's leader, if there is one, because a server that
-// is cut off from most of the others does not know what they are doing.
+// doctor uses a server that reaches the bucket's leader, if there is one, because a server cut
+// off from most of the others does not know what they are doing.
 func (d *doctor) servers() {
 	nc := d.s.NC
 	d.visited = []visited{d.look(nc, d.s.JS)}

@@ -41,7 +41,8 @@ func LastEnd(readers []admin.Holder) string {
 	return Expiry(last)
 }
 
-// BreakQuestion returns the question to ask before breaking h, immediately if now is set.
+// BreakQuestion returns the question to ask before breaking h. now is set if the break takes
+// effect immediately.
 func BreakQuestion(h Holding, now bool) string {
 	kept, next := "No client gets in", "The next client gets in"
 	if h.Mode == admin.Shared {

@@ -55,7 +55,7 @@ func eventName(ev admin.Event) string {
 	return ev.Type.String()
 }
 
-// EventWho names the holder or the waiter of an event.
+// EventWho returns a short name for an event's holder or waiter.
 func EventWho(ev admin.Event) string {
 	switch h := ev.Holder; {
 	case h == nil || h.Owner == "" && h.Host == "" && !h.Unreadable:

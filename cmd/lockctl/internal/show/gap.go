@@ -10,7 +10,7 @@ import (
 )
 
 // gapJSON is the output of --json for missing events. Scripts depend on it, so fields may be
-// added but never renamed. The reference prints the doc tags.
+// added but never renamed. The doc tags appear in the generated reference.
 type gapJSON struct {
 	Time   *time.Time `json:"time" doc:"the gap's beginning, by the server's clock; null: there is nothing before it"`
 	Event  string     `json:"event" doc:"gap"`

@@ -8,8 +8,8 @@ import (
 	"github.com/natslock/locks/partition"
 )
 
-// groupJSON is a group in the output of --json. Fields may be added but never renamed. The
-// reference prints the doc tags.
+// groupJSON is a group in the output of --json. Fields may be added but never renamed. The doc
+// tags appear in the generated reference.
 type groupJSON struct {
 	Group      string          `json:"group" doc:"its name"`
 	Count      int             `json:"count" doc:"number of partitions; without members, at least as many as its owners show"`
@@ -47,7 +47,7 @@ func GroupShapes() []Shape {
 	return []Shape{{"A group, of partitions", groupJSON{}}, {"A member of a group", memberJSON{}}, {"A partition", partitionJSON{}}}
 }
 
-// Group is the state of a group of workers, with what the calling command has observed itself.
+// Group is the state of a group of workers, plus what the calling command has itself observed.
 type Group struct {
 	partition.State
 	Unowned map[int]time.Time // when partitions were first seen without an owner; nil if unknown
@@ -58,7 +58,7 @@ func Moves(p partition.Placement) bool {
 	return p.Holder != nil && p.Planned != "" && (p.Former || p.Planned != p.Member)
 }
 
-// Tally returns number of partitions without an owner and how many are moving to another one.
+// Tally returns how many partitions have no owner and how many are moving to another owner.
 func Tally(g partition.State) (unowned, moving int) {
 	for _, p := range g.Partitions {
 		switch {

@@ -8,15 +8,15 @@ import (
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
 )
 
-// CheckPattern warns about a "*" or ">" that is not a wildcard. It is then an ordinary part of
-// a name, so the pattern matches only a lock with exactly that name.
+// CheckPattern warns about a "*" or ">" that is not a wildcard. Such a character is an ordinary
+// part of a name, so it matches only itself.
 func CheckPattern(c *console.Console, pattern string) {
 	if _, literal := wildcards(pattern); literal {
 		c.Complain("the pattern %s matches only a lock of exactly that name: \"*\" and a final \">\" are wildcards only as whole tokens, as in \"orders.*\" or \"orders.>\"", strconv.Quote(pattern))
 	}
 }
 
-// NoPattern returns a hint if name, which no lock has, may be meant as a pattern, and ""
+// NoPattern returns a hint if name, which no lock has, may have been meant as a pattern, and ""
 // otherwise.
 func NoPattern(name string) string {
 	if wild, literal := wildcards(name); (wild || literal) && Plain(name) == name {

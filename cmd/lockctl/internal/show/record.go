@@ -19,8 +19,8 @@ import (
 )
 
 // lockJSON is a lock in the output of --json. Scripts depend on it, so fields may be added but
-// never renamed. Times are in RFC 3339 format, durations in seconds. The reference prints the
-// doc tags.
+// never renamed. Times are in RFC 3339 format, durations in seconds. The doc tags appear in the
+// generated reference.
 type lockJSON struct {
 	Kind        string       `json:"kind" doc:"mutex, rw or semaphore"`
 	Name        string       `json:"name" doc:"quoted as in Go if it is not UTF-8 or begins with a quote"`
@@ -227,7 +227,7 @@ func Who(owner, host string, pid int) string {
 	return Plain(owner + " on " + host)
 }
 
-// HolderName names a holder, or says why its name is unknown.
+// HolderName returns a short name for a holder, or says why its name is unknown.
 func HolderName(h admin.Holder) string {
 	if h.Unreadable {
 		return Alarm.Sprint("unknown (unreadable record)")

@@ -34,7 +34,7 @@ func SetupColors() {
 
 // Text colors. While colors are disabled, their Sprint methods leave the text unchanged.
 const (
-	Alarm = text.FgRed // for what a user should look at
+	Alarm = text.FgRed // for what the user should notice
 	Faint = text.Faint // for details
 	Bold  = text.Bold  // for names and titles
 )
@@ -71,7 +71,7 @@ func Plain(s string) string {
 var ASCII bool
 
 // ASCIILocale reports whether the user's locale is limited to ASCII. POSIX defines the
-// variables and their order. If none of them is set, the locale is "C".
+// variables and their precedence. If none of them is set, the locale is "C".
 func ASCIILocale(getenv func(string) string) bool {
 	locale := cmp.Or(getenv("LC_ALL"), getenv("LC_CTYPE"), getenv("LANG"))
 	if locale == "" && runtime.GOOS == "windows" { // has no such variables

@@ -22,7 +22,7 @@ const (
 	// guardStep is how often the guard checks the clock, which advances while the machine is
 	// suspended, unlike the guard's timers.
 	guardStep = 250 * time.Millisecond
-	// guardWrite is how long lockctl waits for a guard that does not read its orders.
+	// guardWrite is how long lockctl waits for a guard that is not reading its orders.
 	guardWrite = 100 * time.Millisecond
 )
 
@@ -61,12 +61,12 @@ func startGuard() (*guard, error) {
 	}
 	defer r.Close()
 	cmd := &exec.Cmd{
-		// The guard does not run under the name lockctl, so that killing lockctl by name spares
-		// it.
+		// The guard does not run under the name lockctl, so that killing lockctl by name does
+		// not kill the guard.
 		Path: self, Args: []string{"natslock-guard", "guard"},
 		Env: []string{}, Dir: "/", Stdin: r,
-		// In a session of its own, the guard gets no signals from the terminal or to lockctl's
-		// group.
+		// In its own session, the guard gets neither the terminal's signals nor those sent to
+		// lockctl's group.
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}
 	if err := cmd.Start(); err != nil {

@@ -17,7 +17,8 @@ var platformRequests, platformMessages []os.Signal
 
 var started = time.Now()
 
-// now returns the time since the program started. No other process has to understand it here.
+// now returns the time since the program started. Unlike on Unix, no other process has to
+// understand it.
 func now() instant { return instant(time.Since(started)) }
 
 // job is a running command. Without process groups and signals it does only the bare minimum:

@@ -57,8 +57,8 @@ func startJob(cmd *exec.Cmd, complain func(format string, args ...any)) (*job, e
 	if !signal.Ignored(syscall.SIGTSTP) {
 		signal.Notify(j.noStop, syscall.SIGTSTP)
 	}
-	// Without this, a message to a standard error that nobody reads would kill lockctl while
-	// the command is running. The command itself keeps the default action.
+	// Without this, writing a message to a standard error that nobody reads would kill lockctl
+	// while the command is running. The command itself keeps the default action.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	j.guard, _ = startGuard() // first, so that the command never runs without a guard
 	go func() {
@@ -91,7 +91,7 @@ const startPoll = 20 * time.Millisecond
 //
 // Between fork and exec the child is still a copy of lockctl, but it already owns the terminal,
 // so ^Z stops it. Nobody is waiting for the child yet, because the thread that forked it blocks
-// until the exec. awaitStart therefore continues the group that owns the terminal, and that ^Z
+// until the exec. awaitStart therefore continues the group that owns the terminal, and the ^Z
 // is lost.
 func (j *job) awaitStart(started <-chan error) error {
 	if !j.given {
@@ -175,7 +175,7 @@ func (j *job) close() {
 
 // interactive reports whether the command gets the terminal when it starts. For that, lockctl
 // must have the terminal and must not be part of a pipeline, whose other processes would lose
-// it.
+// the terminal.
 func (j *job) interactive() bool {
 	return j.inForeground() && console.IsTerminal(os.Stdin) && console.IsTerminal(os.Stdout)
 }

@@ -77,8 +77,8 @@ type Held interface {
 // The KILL must come before another client can get the lock. The lock's validity ends before
 // the server's lease does, by a margin of a tenth of the TTL but at most 1 s. Run uses half of
 // that margin and leaves the other half for inaccurate clocks. A broken lock keeps other
-// clients out for at least as long. So a command that has lost its lock in an outage has little
-// time left, whereas after a break it usually has all of --kill-after.
+// clients out at least until that lease would have ended. So a command that has lost its lock
+// in an outage has little time left, whereas after a break it usually has all of --kill-after.
 //
 // A lockctl that is stopped or stuck can do none of this. Its guard does it instead, and
 // earlier, as described at orders.
@@ -104,8 +104,8 @@ func (w *Supervision) Run(cmd *exec.Cmd, lock Held, signals <-chan os.Signal, s 
 		}
 	}
 	confirmed := func() {
-		// Read the clock first, so that end is too early, not too late, if lockctl is stopped
-		// in between.
+		// Read the clock first, so that end is too early rather than too late if lockctl is
+		// stopped in between.
 		at := now()
 		end := at.add(lock.Remaining())
 		deadline = end.add(w.margin() / 2)
@@ -165,7 +165,7 @@ func (w *Supervision) tick() time.Duration { return max(w.TTL/10, 100*time.Milli
 func (w *Supervision) orders(at, end instant) orders {
 	kill := end.add(-w.margin()) //safety:guard-in-time
 	term := kill.add(-min(w.killAfter, w.TTL/5))
-	// A running lockctl sends its own signals, so the guard must act after it.
+	// A running lockctl sends its own signals, so the guard must act after lockctl does.
 	if term.sub(at) < 2*w.tick() { //safety:guard-waits
 		term = end.add(w.margin() / 2)
 		kill = term

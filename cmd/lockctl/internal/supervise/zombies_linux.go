@@ -8,7 +8,7 @@ import (
 )
 
 // onlyZombies reports whether every process in the group has ended but has not been reaped by
-// its parent. In a container without an init, such processes stay forever, and the group
+// its parent. In a container without an init, such processes remain forever, and the group
 // accepts signals as if it were alive.
 func onlyZombies(pgid int) bool {
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
@@ -18,7 +18,7 @@ func onlyZombies(pgid int) bool {
 	for _, path := range stats {
 		stat, err := os.ReadFile(path)
 		if err != nil {
-			continue // the process has ended meanwhile
+			continue // the process has ended in the meantime
 		}
 		// The format is "pid (name) state ppid pgrp ...", where the name can be any text.
 		fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])

@@ -127,7 +127,7 @@ func (c *complaint) end() {
 	c.ended = true
 }
 
-// take returns the complaint, and forgets it.
+// take returns the complaint and clears it.
 func (c *complaint) take() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

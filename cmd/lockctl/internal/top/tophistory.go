@@ -15,8 +15,8 @@ import (
 const (
 	// historyEach is the maximum number of events kept per lock.
 	historyEach = 200
-	// historyAll is the maximum number of events kept for all locks. Beyond it, the locks
-	// without recent events lose theirs.
+	// historyAll is the maximum number of events kept for all locks. Beyond that, the locks
+	// whose latest events are the oldest lose theirs.
 	historyAll = 20_000
 	// historyGaps is the maximum number of outages kept.
 	historyGaps = 20
