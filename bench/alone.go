@@ -13,7 +13,7 @@ import (
 	"github.com/natslock/locks/rwlock"
 )
 
-// Figures that are measured only for natslock, and that no test of the proof tier measures.
+// Figures that are measured only for natslock, and not by any test in the proof tier.
 const (
 	brokenP50 = "broken_p50" // from the call to Break until the holder's context ends
 	brokenP99 = "broken_p99"

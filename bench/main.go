@@ -110,7 +110,7 @@ func steps() []step {
 	return all
 }
 
-// opened is a side that is being measured in a class, with two clients on separate connections.
+// opened is a side being measured in a class, with two clients on separate connections.
 type opened struct {
 	Side
 	clients []*Client

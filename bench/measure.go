@@ -261,8 +261,8 @@ func handOver(ctx context.Context, o *opened, name string, waiters int, d time.D
 	if waiters == crowd[len(crowd)-1] {
 		r.procs = o.procs
 	}
-	// Give each waiter a client of its own, because goroutines of the same client may pass a
-	// lock on without involving the server.
+	// Give each waiter its own client, because goroutines of the same client may pass a lock on
+	// without involving the server.
 	clients := slices.Clone(o.clients)
 	for len(clients) < waiters+1 {
 		c, err := o.Open(ctx, o.servers)

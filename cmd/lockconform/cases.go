@@ -268,7 +268,7 @@ func release(t *trial) {
 	t.expect(false, "a tombstone that the program has written", "%s", gone)
 }
 
-// releaseExact releases a lock that another client holds by then.
+// releaseExact releases a lock that another client has taken in the meantime.
 func releaseExact(t *trial) {
 	t.open()
 	s := t.take(x)
@@ -850,7 +850,7 @@ func brokenAttempt(t *trial) {
 	})
 }
 
-// lateWrite holds the first attempt until its claim is over and the key is empty.
+// lateWrite holds back the first attempt until its claim is over and the key is empty.
 func lateWrite(t *trial) {
 	t.open()
 	gate := make(chan struct{})
@@ -999,7 +999,8 @@ func placeRenewal(t *trial) {
 	b.finish()
 }
 
-// placeAgain makes the client ahead of the program leave, and queue again under the same key.
+// placeAgain makes the client ahead of the program leave and then queue again under the same
+// key.
 func placeAgain(t *trial) {
 	t.open()
 	b := t.waitsBehind(x, 1)
@@ -1021,7 +1022,7 @@ func placeAgain(t *trial) {
 	}
 }
 
-// overdueClock shows the program a server time at which the record is not overdue yet.
+// overdueClock shows the program a server time at which the record is not yet overdue.
 func overdueClock(t *trial) {
 	before := t.forgotten()
 	t.pause(1500 * time.Millisecond)

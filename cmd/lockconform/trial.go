@@ -67,7 +67,7 @@ func lateness() (most func() time.Duration, stop func()) {
 	return func() time.Duration { return time.Duration(longest.Load()) }, func() { close(end) }
 }
 
-// trial is one run of a case: a bucket, a program behind a wire, and its opponents.
+// trial is a single run of a case: a bucket, a program behind a wire, and its opponents.
 type trial struct {
 	*Case
 	ctx     context.Context
@@ -387,7 +387,7 @@ func (t *trial) eventually(expected, otherwise string, ok func() bool) {
 	}
 }
 
-// writes describes the program's last writes.
+// writes describes the program's latest writes.
 func (t *trial) writes() string {
 	all := t.wire.seen("")
 	if len(all) == 0 {
@@ -651,7 +651,7 @@ var rules = []rule{
 // repeated lists the fields that a renewal copies from the attempt that was granted.
 var repeated = []string{"at", "w", "c", "o", "h", "p", "ps", "m", "q"}
 
-// differs returns the name of a field that a renewal has failed to copy, or "".
+// differs returns the name of a field that a renewal failed to copy, or "".
 func differs(attempt, renewal map[string]any) string {
 	for _, field := range repeated {
 		if number(renewal["g"]) > 1 && (field == "at" || field == "w") {
@@ -679,8 +679,8 @@ func unless(ok bool, expected string) string {
 	return expected
 }
 
-// brokenRule judges every write that the program has sent. It runs after every case, and its
-// verdict takes precedence over what the case has found.
+// brokenRule judges every write that the program sent. It runs after every case, and its
+// verdict takes precedence over what the case found.
 func (t *trial) brokenRule() (v violation, broken bool) {
 	if t.wire == nil {
 		return v, false

@@ -80,8 +80,8 @@ func (b *behind) noneUntil(at time.Time, expected string) {
 	}
 }
 
-// leaves requires the program to leave a lock that has been free since the given time to the
-// places ahead of its own.
+// leaves requires the program to let the places ahead of its own go first, given that the lock
+// became free at the given time.
 func (b *behind) leaves(free time.Time) {
 	b.noneUntil(free.Add(window/2), "no claim: the lock is free, and another client waits ahead of it")
 }
@@ -236,7 +236,7 @@ func outOfTurnOthers(t *trial) {
 }
 
 // stopped stops the program for at least d, and calls meanwhile during that time. It returns
-// the time at which the program continues.
+// the time at which the program was resumed.
 func (t *trial) stopped(d time.Duration, meanwhile func()) time.Time {
 	end := time.Now().Add(d)
 	t.need(t.program.stop())

@@ -185,7 +185,7 @@ func (w *wire) cut() (back func()) {
 	}
 }
 
-// infosShown returns how often the program has received a stream info.
+// infosShown returns how many stream infos the program has received.
 func (w *wire) infosShown() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()

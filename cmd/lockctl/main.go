@@ -89,7 +89,7 @@ func main() {
 // ended is the value that the parser panics with after --help or --version, to end the run.
 type ended struct{ code int }
 
-// mainCode runs one command line and returns its exit code, so that all deferred calls have run
+// mainCode runs a command line and returns its exit code, so that all deferred calls have run
 // before the process exits.
 func mainCode(con *console.Console, args []string) (code int) {
 	defer func() {

@@ -57,10 +57,10 @@ type nesting struct {
 // it and will not be released until it ends. Tokens distinguish that lock from a lock of the
 // same name elsewhere. A broken or overdue claim does not matter, because it ends on its own.
 //
-// Readers share a lock unless a writer is ahead, which would wait for the reader around this
-// command. On a semaphore, the command would wait for itself if the commands around it hold
-// every slot within its own number of permits, or within the number specified by a waiter ahead
-// of it.
+// Readers share a lock unless a writer is ahead, because that writer would wait for the reader
+// around this command. On a semaphore, the command would wait for itself if the commands around
+// it hold every slot within its own number of permits, or within the number specified by a
+// waiter ahead of it.
 func (n nesting) refuse(info admin.Info) error {
 	var mine []show.Holding
 	for _, h := range show.Holdings(info) {
@@ -115,8 +115,8 @@ func (n nesting) check(ctx context.Context, s *session.Session, kind admin.Kind,
 }
 
 // reads returns a lockFunc that takes a lock for reading, on behalf of a command that may
-// already run under a read lock. It calls refuse again before it waits, so that it does not
-// queue behind a writer that has arrived since the first check.
+// already run under a read lock. The lockFunc calls refuse again before it waits, so that it
+// does not queue behind a writer that has arrived since the first check.
 func (n *nesting) reads(client *natslock.Client, try, wait lockFunc) lockFunc {
 	return func(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
 		if len(n.around) > 0 {

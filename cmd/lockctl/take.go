@@ -125,8 +125,8 @@ func (c *taking) acquire(s *session.Session, signals <-chan os.Signal, kind admi
 	return lock, err
 }
 
-// nested returns an error if this process runs inside a command that holds the lock, because it
-// would then wait for itself.
+// nested returns an error if this process is running inside a command that holds the lock,
+// because it would then wait for itself.
 func (c *taking) nested(ctx context.Context, s *session.Session, kind admin.Kind, name string) error {
 	if c.once() {
 		return nil

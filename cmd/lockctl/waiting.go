@@ -12,8 +12,8 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// waitNotice is how long lockctl waits for a lock before it tells the user, and on a terminal
-// the interval at which it updates that message.
+// waitNotice is how long lockctl waits for a lock before it prints a message, and how often it
+// updates that message on a terminal.
 const waitNotice = time.Second
 
 // noticed tells the user what lockctl is waiting for, and where it is in the queue, if the wait

@@ -46,7 +46,7 @@ func OfProcess(signals func() <-chan os.Signal) *Console {
 	return c
 }
 
-// LookupEnv is like [os.LookupEnv], but for the run's own environment.
+// LookupEnv is like [os.LookupEnv], but looks in the run's own environment.
 func (c *Console) LookupEnv(name string) (value string, ok bool) {
 	for _, entry := range c.Environ { // the last entry wins
 		if rest, found := strings.CutPrefix(entry, name+"="); found {
@@ -56,7 +56,7 @@ func (c *Console) LookupEnv(name string) (value string, ok bool) {
 	return value, ok
 }
 
-// Getenv is like [os.Getenv], but for the run's own environment.
+// Getenv is like [os.Getenv], but looks in the run's own environment.
 func (c *Console) Getenv(name string) string {
 	value, _ := c.LookupEnv(name)
 	return value

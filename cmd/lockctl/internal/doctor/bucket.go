@@ -150,7 +150,7 @@ func (d *doctor) listen() *nats.Subscription {
 }
 
 // listening is how long the doctor listens for a second bucket. The other checks may take only
-// 20 ms, and a second bucket may well not change in that time.
+// 20 ms, and a second bucket might well not change in that time.
 const listening = 250 * time.Millisecond
 
 // second warns if a second bucket sends a notification before until. The subscription was

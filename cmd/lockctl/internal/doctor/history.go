@@ -99,7 +99,8 @@ func (h *kept) read(ctx context.Context, d *doctor) error {
 
 // wentBack adds an error if the bucket's last revision is below that of its history, which
 // means that the bucket's fencing tokens have gone backwards. A history can copy a write before
-// the leader has applied it, so wentBack keeps asking the leader for up to catchingUp.
+// the bucket's leader has applied it, so wentBack keeps asking that leader for up to
+// catchingUp.
 func (d *doctor) wentBack(ctx context.Context, copied uint64) bool {
 	name := d.info.Config.Name
 	for end := time.Now().Add(catchingUp); ; {
@@ -203,8 +204,9 @@ func (h *kept) judge() (status, found, repair string) {
 	return checkOK, found, ""
 }
 
-// enough returns the repair for a history that is too small: the size needed for its age at the
-// current write rate, with a quarter to spare, or the age that its current size is enough for.
+// enough returns the repair for a history that is too small: either a size that suits its
+// maximum age and the current write rate, with a quarter in reserve, or a maximum age for which
+// the current size is enough.
 func enough(c jetstream.StreamConfig, size uint64, reach time.Duration) string {
 	rate := float64(size) / max(reach, time.Second).Seconds()
 	need := min(rate*c.MaxAge.Seconds()*5/4, 1<<62)

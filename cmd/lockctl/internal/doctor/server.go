@@ -141,7 +141,7 @@ func (d *doctor) quietly() (context.Context, context.CancelFunc) {
 }
 
 // unseen records a request that failed. The check is left out if this user or account cannot
-// make the request at all, and unknown otherwise.
+// make the request at all. Otherwise, its result is unknown.
 func (d *doctor) unseen(check string, err error, what string) {
 	switch err = d.why(err); {
 	case errors.Is(err, nats.ErrPermissionViolation) || errors.Is(err, natslock.ErrPermission):

@@ -221,7 +221,7 @@ func (d *doctor) mutex() (stored bool) {
 	return true
 }
 
-// watching waits for the notification of the lock that mutex took.
+// watching waits for the notification about the lock that mutex took.
 func (d *doctor) watching(notified *nats.Subscription) {
 	if d.info.Config.RePublish == nil {
 		return // the setting has its own row

@@ -74,7 +74,8 @@ func (s *Session) Follow(ctx context.Context, m *mirror.Mirror, pattern string) 
 	return err
 }
 
-// unnotified returns the error for a user that may not subscribe to lock notifications.
+// unnotified returns the error for a user who is not allowed to subscribe to lock
+// notifications.
 func unnotified(pattern string, err error) error {
 	return tool.Exitf(tool.ExitPermission, "cannot watch locks %s: %w; watch the names that this user may see, such as \"orders.>\"", show.Plain(pattern), err)
 }

@@ -33,7 +33,7 @@ type Server struct {
 
 // StartKept starts a server that keeps its data under dir or, if dir is empty, in the user's
 // cache directory. Port 0 means any free port. A file lock keeps other processes from using the
-// same directory, because the server does not protect it.
+// same directory, because the server itself does not prevent that.
 func StartKept(dir string, port int) (*Server, error) {
 	if dir == "" {
 		cache, err := os.UserCacheDir()

@@ -148,8 +148,8 @@ func holderToJSON(h admin.Holder) holderJSON {
 	return out
 }
 
-// sinceSeconds returns the number of seconds since t, or 0 if t is in the future because clocks
-// differ.
+// sinceSeconds returns the number of seconds since t, or 0 if t is in the future because of
+// clock skew.
 func sinceSeconds(t time.Time) float64 {
 	return max(time.Since(t), 0).Round(time.Millisecond).Seconds()
 }
@@ -227,7 +227,7 @@ func Who(owner, host string, pid int) string {
 	return Plain(owner + " on " + host)
 }
 
-// HolderName returns a short name for a holder, or says why its name is unknown.
+// HolderName returns a short name for a holder, or says why the name is unknown.
 func HolderName(h admin.Holder) string {
 	if h.Unreadable {
 		return Alarm.Sprint("unknown (unreadable record)")

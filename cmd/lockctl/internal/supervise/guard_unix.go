@@ -41,8 +41,8 @@ func now() instant {
 // cannot, either because lockctl has been killed or because it is stopped or stuck when the
 // lock's validity ends.
 //
-// lockctl sends the guard its orders over a pipe, and the end of the pipe tells the guard that
-// lockctl is dead. A guard that is no longer needed is therefore killed before its pipe is
+// lockctl sends the guard its orders over a pipe, and end-of-file on the pipe tells the guard
+// that lockctl is dead. A guard that is no longer needed is therefore killed before its pipe is
 // closed.
 type guard struct {
 	pipe *os.File

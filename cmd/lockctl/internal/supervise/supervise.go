@@ -80,8 +80,8 @@ type Held interface {
 // clients out at least until that lease would have ended. So a command that has lost its lock
 // in an outage has little time left, whereas after a break it usually has all of --kill-after.
 //
-// A lockctl that is stopped or stuck can do none of this. Its guard does it instead, and
-// earlier, as described at orders.
+// A lockctl that is stopped or stuck can do none of this. Its guard does all of this instead,
+// and sooner, as described at orders.
 func (w *Supervision) Run(cmd *exec.Cmd, lock Held, signals <-chan os.Signal, s *session.Session) (Ending, error) {
 	announceOutages(s, lock)
 	defer func() {
