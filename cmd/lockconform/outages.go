@@ -64,7 +64,7 @@ func refusedPermission(t *trial) {
 	t.take("orders.x")
 }
 
-// bufferedWrite makes the program try a lock while it has no connection.
+// bufferedWrite makes the program try a lock while the program has no connection.
 func bufferedWrite(t *trial) {
 	t.open()
 	t.take("first")

@@ -72,7 +72,7 @@ type asked struct {
 
 func (t *trial) asks(r request) *asked { return &asked{t, r, t.send(r)} }
 
-// notBefore requires that no answer arrives for d.
+// notBefore requires that no answer arrive for d.
 func (a *asked) notBefore(d time.Duration, expected string) {
 	select {
 	case got := <-a.ch:

@@ -105,7 +105,7 @@ func (t *trial) violated(must, expected, seen string, args ...any) {
 	panic(violation{must, expected, fmt.Sprintf(seen, args...), false})
 }
 
-// need ends the case as not judged if err is not nil.
+// need aborts the case without a verdict if err is not nil.
 func (t *trial) need(err error) {
 	if err != nil {
 		panic(fault{err})
@@ -366,7 +366,7 @@ func (t *trial) bound(name string) (bound time.Time, of write) {
 	return of.at.Add(t.validity()), of
 }
 
-// notHeld requires that the program does not consider the lock held.
+// notHeld requires that the program not consider the lock held.
 func (t *trial) notHeld(name, expected string) {
 	a := t.status(name)
 	t.expect(!a.Held, expected, "held, with %d ms left", a.Left)
@@ -561,7 +561,7 @@ var (
 )
 
 // rule is a rule for every write that a locker sends. broken returns what was expected, or ""
-// if the write keeps the rule.
+// if the write obeys the rule.
 type rule struct {
 	must   string
 	broken func(t *trial, w write) string

@@ -70,7 +70,7 @@ func (b *behind) claimed(most time.Duration) bool {
 	return false
 }
 
-// noneUntil requires that the program sends no attempt before a given time.
+// noneUntil requires that the program send no attempt before a given time.
 func (b *behind) noneUntil(at time.Time, expected string) {
 	b.t.pauseUntil(at)
 	for _, w := range b.claims()[b.before:] {
@@ -80,8 +80,8 @@ func (b *behind) noneUntil(at time.Time, expected string) {
 	}
 }
 
-// leaves requires the program to let the places ahead of its own go first, given that the lock
-// became free at the given time.
+// leaves requires that, after the lock became free at the given time, the program let the
+// clients ahead of it go first.
 func (b *behind) leaves(free time.Time) {
 	b.noneUntil(free.Add(window/2), "no claim: the lock is free, and another client waits ahead of it")
 }

@@ -112,7 +112,7 @@ func cell(s string) string {
 	return strings.NewReplacer("|", `\|`, "<", "&lt;", "\n", " ").Replace(s)
 }
 
-// markdown converts a help text to Markdown, with its indented lines as code blocks.
+// markdown converts help text to Markdown, turning indented lines into code blocks.
 func markdown(help string) string {
 	var b strings.Builder
 	code := false

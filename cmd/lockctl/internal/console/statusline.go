@@ -18,7 +18,7 @@ type StatusLine struct {
 
 const clearLine = "\r\x1b[K"
 
-// Show replaces the line. An empty text removes it.
+// Show replaces the line. If text is empty, Show removes the line.
 func (l *StatusLine) Show(text string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -173,9 +173,9 @@ func (j *job) close() {
 	}
 }
 
-// interactive reports whether the command gets the terminal when it starts. For that, lockctl
-// must have the terminal and must not be part of a pipeline, whose other processes would lose
-// the terminal.
+// interactive reports whether the command gets the terminal when it starts. It does so only if
+// lockctl has the terminal and is not part of a pipeline, whose other processes would lose the
+// terminal.
 func (j *job) interactive() bool {
 	return j.inForeground() && console.IsTerminal(os.Stdin) && console.IsTerminal(os.Stdout)
 }

@@ -160,8 +160,8 @@ func (w *Supervision) tick() time.Duration { return max(w.TTL/10, 100*time.Milli
 // the guard kills the group a margin before the lock's validity ends. That is two margins
 // before the server's lease ends, because a busy machine may run the guard late. If a running
 // lockctl cannot renew the lock, it ends the command itself when the validity ends. To keep the
-// command from getting every signal twice, lockctl replaces the orders in time with the KILL
-// that it would send itself.
+// command from getting every signal twice, lockctl replaces these orders, before they are due,
+// with the KILL that it would send itself.
 func (w *Supervision) orders(at, end instant) orders {
 	kill := end.add(-w.margin()) //safety:guard-in-time
 	term := kill.add(-min(w.killAfter, w.TTL/5))

@@ -16,8 +16,7 @@ import (
 )
 
 const (
-	// aboveBody and belowBody are the number of lines above and below the body of a
-	// screen.
+	// aboveBody and belowBody are the numbers of lines above and below the body of a screen.
 	aboveBody, belowBody = 3, 2
 	// wideScreen is the minimum width of a screen that shows whole tokens.
 	wideScreen = 110
