@@ -69,7 +69,7 @@ func runChild() {
 }
 
 // serve tells the parent that the server is ready, and waits until the parent closes standard
-// input or ends.
+// input or exits.
 func serve(pid int) {
 	fmt.Println(childReady + strconv.Itoa(pid))
 	_, _ = io.Copy(io.Discard, os.Stdin)

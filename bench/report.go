@@ -204,7 +204,7 @@ func rewrite(dir string) error {
 	return r.write(dir)
 }
 
-// rows calls of for every side of every class, and returns a row for each text that of returns.
+// rows calls of for every side of every class, and returns a row for each text it gets back.
 func (r *Result) rows(of func(*SideResult) []string) (rows [][]string) {
 	for _, c := range r.Classes {
 		for _, s := range c.Sides {

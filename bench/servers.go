@@ -31,7 +31,7 @@ type Servers struct {
 	procs   map[string][]*child
 }
 
-// child is a server process. It ends when its standard input is closed, so that even a killed
+// child is a server process. It exits when its standard input is closed, so that even a killed
 // bench leaves no child behind.
 type child struct {
 	cmd   *exec.Cmd

@@ -932,7 +932,8 @@ func ids(t *trial) {
 	}
 }
 
-// readable lists values of a place, both those that a reader must accept and those that it must not.
+// readable lists values for a place, both those that a reader must accept and those that it
+// must not.
 var readable = []struct {
 	what  string
 	value []byte

@@ -33,7 +33,7 @@ const soon = 10 * time.Second
 // settled is how long nothing must happen before the judge concludes that nothing will.
 const settled = 300 * time.Millisecond
 
-// violation is what a case reports when the program under test did not do what it must.
+// violation is what a case reports when the program under test fails to do what it must.
 type violation struct {
 	Must, Expected, Seen string
 	certain              bool // true even on a slow machine

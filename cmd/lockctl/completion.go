@@ -25,7 +25,7 @@ const completionLimit = time.Second
 
 // completionCmd is the completion library's command. The library's scripts for bash and zsh
 // complete paths where lockctl offers nothing. completionCmd adds a script for fish that does
-// the same, and that also completes the command after "--".
+// the same, and also completes the command after "--".
 type completionCmd struct {
 	kongcompletion.Completion `embed:""`
 }

@@ -116,8 +116,8 @@ func (p *watchPrinter) print(line string) {
 	}
 }
 
-// watching reports that the watch has begun, or has begun again after a gap. With --json, it
-// also prints the gap.
+// watching reports that the watch has begun, or has resumed after a gap. With --json, it also
+// prints the gap.
 func (p *watchPrinter) watching(ev admin.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -72,7 +72,7 @@ func (c *Command) Run(g *session.Globals) error {
 	return st.summary(d.ttl)
 }
 
-// demo is one run of the demo, with a method for each part. The stage reports the events.
+// demo is a single run of the demo, with a method for each part. The stage reports the events.
 type demo struct {
 	*stage
 	g       *session.Globals

@@ -105,7 +105,7 @@ type diagnosis struct {
 	Renewals *renewals `json:"renewals"` // nil if the locks were not listed
 }
 
-// doctor is the state of one run of the command.
+// doctor is the state of a single run of the command.
 type doctor struct {
 	*Command
 	g   *session.Globals

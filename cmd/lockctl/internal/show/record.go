@@ -180,7 +180,7 @@ func OneLine(v any) string {
 }
 
 // visible escapes unprintable characters in JSON, which the encoder leaves unchanged. They
-// could control a terminal, whereas their escapes mean the same to every JSON parser.
+// could control a terminal, whereas their escapes mean the same thing to every JSON parser.
 type visible struct{ io.Writer }
 
 func (v visible) Write(p []byte) (int, error) {

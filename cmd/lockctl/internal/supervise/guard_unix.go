@@ -28,7 +28,7 @@ const (
 
 // now reads a clock that all processes on the machine share and that includes time spent in
 // suspend, like the clock that leases are judged by. An instant that lockctl computes therefore
-// means the same to the guard, no matter how late the guard reads it.
+// means the same thing to the guard, no matter how late the guard reads it.
 func now() instant {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(machineClock, &ts); err != nil {

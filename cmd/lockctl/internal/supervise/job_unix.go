@@ -147,7 +147,7 @@ func (j *job) send(sig syscall.Signal) { _ = syscall.Kill(-j.pid, sig) }
 func (j *job) signal(sig os.Signal) { j.send(sig.(syscall.Signal)) }
 
 // terminate asks the group to end. It also continues the group, because a stopped process does
-// not handle TERM until it continues.
+// not handle TERM until it is continued.
 func (j *job) terminate() {
 	j.send(syscall.SIGTERM)
 	j.send(syscall.SIGCONT)
