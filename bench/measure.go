@@ -92,7 +92,7 @@ func under(ctx context.Context, c *Client, name string, p *protected) error {
 	return nil
 }
 
-// warmUp is the number of cycles that are run before measuring.
+// warmUp is the number of cycles run before measuring.
 const warmUp = 20
 
 func cycles(ctx context.Context, o *opened, name string, d time.Duration) (Figures, error) {
@@ -249,7 +249,7 @@ type relay struct {
 	figures  Figures
 }
 
-// warmRelay is the number of hand-overs that are made before measuring.
+// warmRelay is the number of hand-overs made before measuring.
 const warmRelay = 3
 
 // handOver measures hand-overs while the given number of clients wait.

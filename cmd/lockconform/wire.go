@@ -18,8 +18,8 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-// write is one of the program's conditional writes as it passed the wire. The fields above the blank line never
-// change.
+// write is one of the program's conditional writes as it passed through the wire. The fields above the blank line
+// never change.
 type write struct {
 	n      int    // its number among the writes under its key, from 1
 	key    string // without the bucket's prefix
@@ -133,7 +133,8 @@ func (w *wire) blind() (sees func()) {
 	}
 }
 
-// holdInfos holds all requests for a stream info until pass is called. held reports whether there has been one.
+// holdInfos holds all requests for a stream info until pass is called. held reports whether there has been such a
+// request.
 func (w *wire) holdInfos() (held func() bool, pass func()) {
 	gate := make(chan struct{})
 	w.mu.Lock()

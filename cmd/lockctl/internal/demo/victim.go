@@ -73,7 +73,7 @@ func (d *demo) startVictim() (*victim, error) {
 	}
 	cmd := exec.Command(self, "--no-context", "--server", d.g.Server, "--bucket", d.g.Bucket, "victim", "--ttl", d.ttl.String(), demoLock)
 	cmd.Stderr = os.Stderr
-	// The user's environment may name other servers.
+	// The user's environment may point to other servers.
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, "NATS_") || strings.HasPrefix(v, "LOCKCTL_")
 	})

@@ -95,9 +95,9 @@ func (d *doctor) mirrors() {
 	}
 }
 
-// domains looks for a bucket of the same name in other JetStream domains. A client that forgets
-// the domain, or that is behind a leaf node with its own JetStream, would use that bucket
-// instead.
+// domains looks for a bucket with the same name in other JetStream domains. A client that
+// forgets the domain, or that is behind a leaf node with its own JetStream, would use that
+// bucket instead.
 func (d *doctor) domains() {
 	asked := []string{}
 	note := func(domain string, js jetstream.JetStream, err error) {

@@ -86,8 +86,8 @@ type finding struct {
 	code int // exit code of an error
 }
 
-// omission is a check that was left out because it does not suit the user's role, or because
-// the user has not said where to look.
+// omission is a check that was left out because it does not apply to the user's role, or
+// because the user has not said where to look.
 type omission struct {
 	Check string `json:"check"`
 	Why   string `json:"why"`

@@ -11,8 +11,8 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// repairMost is the maximum number of records that one run removes, and repairWithin is how
-// long that may take.
+// repairMost is the maximum number of records that a single run removes, and repairWithin is
+// how long that may take.
 const (
 	repairMost   = 10_000
 	repairWithin = time.Minute

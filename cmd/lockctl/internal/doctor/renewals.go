@@ -23,8 +23,8 @@ type renewals struct {
 }
 
 // lateBy is the grace period for a renewal, which is due after a third of the TTL. A client
-// sends renewals that are due at about the same time together, and the server stores them one
-// after another.
+// batches renewals that are due at about the same time, and the server stores them one after
+// another.
 const lateBy = time.Second
 
 // lateShare is the share of the demand that may be late without a warning. It allows for

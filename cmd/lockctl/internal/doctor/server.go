@@ -240,7 +240,8 @@ func (d *doctor) ask(base string) (v varz, sent, got time.Time, err error) {
 	return v, sent, got, json.NewDecoder(resp.Body).Decode(&v)
 }
 
-// clock compares a server's time with the local times just before and after it was read.
+// clock compares a server's time with the local times just before and just after the server's
+// time was read.
 func (d *doctor) clock(check string, server, sent, got time.Time) {
 	// Compare wall clocks, not monotonic readings.
 	early, late := server.Sub(sent.Round(0)), server.Sub(got.Round(0))

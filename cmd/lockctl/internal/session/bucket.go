@@ -30,7 +30,7 @@ func (s *Session) Bucket(g *Globals, cfg kvstore.Config) (*kvstore.Info, error) 
 
 // StreamOf returns the name of a bucket's stream.
 func StreamOf(cfg kvstore.Config) string {
-	sc, _ := cfg.StreamConfig() // a bad name was refused earlier
+	sc, _ := cfg.StreamConfig() // an invalid name has already been refused
 	return sc.Name
 }
 

@@ -9,8 +9,8 @@ import (
 	"github.com/natslock/locks/natslock/admin"
 )
 
-// over reports whether a lease has ended by the server's clock. In that case the holder has
-// lost the lock, or has renewed it without top knowing.
+// over reports whether a lease has ended by the server's clock. In that case, the holder has
+// lost the lock or has renewed the lease without top knowing.
 func (s shot) over(h admin.Holder) bool {
 	return h.Overdue || !h.Expires.IsZero() && !time.Now().Add(s.ahead).Before(h.Expires)
 }
