@@ -163,7 +163,7 @@ func runRedis(c childConfig) error {
 	return nil
 }
 
-// answers reports whether a redis server responds on a port.
+// answers reports whether a Redis server responds on a port.
 func answers(port int) bool {
 	c, err := net.DialTimeout("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), time.Second)
 	if err != nil {

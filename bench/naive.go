@@ -52,9 +52,9 @@ func naiveLock(kv jetstream.KeyValue) func(context.Context, string) (Unlock, uin
 	}
 }
 
-// inFlight reports whether err is the error that three replicas return to racing clients.
-// Without this check the lock would fail under any contention, as people who write it by hand
-// find out in production.
+// inFlight reports whether err is the error that a bucket with three replicas returns to racing
+// clients. Without this check the lock would fail under any contention, as people who write it
+// by hand find out in production.
 func inFlight(err error) bool {
 	api, ok := errors.AsType[*jetstream.APIError](err)
 	return ok && api.ErrorCode == 10164

@@ -149,7 +149,7 @@ func (r *Result) Failed() error {
 //go:embed report.md.tmpl
 var reportText string
 
-// write writes the report, the plots and the raw numbers below dir.
+// write writes the report, the plots and the raw numbers under dir.
 func (r *Result) write(dir string) error {
 	sub := filepath.Join(dir, "benchmarks")
 	if err := os.MkdirAll(sub, 0o755); err != nil {

@@ -40,7 +40,7 @@ type child struct {
 	pid   int32 // the server's own process ID, set once the server is ready
 }
 
-// startServers starts the servers that are installed, with their data below dir. If a kind
+// startServers starts the servers that are installed, with their data under dir. If a kind
 // fails to start, it records the error and starts the other kinds anyway.
 func startServers(ctx context.Context, class Class, dir, redisServer string) *Servers {
 	s := &Servers{

@@ -105,7 +105,8 @@ func earlierRenewal(t *trial) {
 	t.status(x)
 }
 
-// unfitAnswer lets the program learn that the bucket is unfit before its claim is answered.
+// unfitAnswer lets the program learn that the bucket is unfit before the program's claim is
+// answered.
 func unfitAnswer(t *trial) {
 	t.open()
 	t.take("first") // otherwise the program might postpone verifying the bucket

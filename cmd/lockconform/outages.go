@@ -6,7 +6,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// least returns a user who is allowed to use the locks below "orders." and nothing else.
+// least returns a user who is allowed to use the locks under "orders." and nothing else.
 // docs/permissions.conf grants the same permissions to a service.
 func (t *trial) least() *server.User {
 	return &server.User{Username: "orders", Password: "orders", Permissions: &server.Permissions{

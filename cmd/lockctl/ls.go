@@ -162,9 +162,9 @@ func (c *lsCmd) table(w io.Writer) table.Writer {
 	return t
 }
 
-// rows returns a lock's table rows. Unless the table is wide, readers share a row, as do the
-// holders of permits. Every other holder has its own row. Only the first row fills the columns
-// that describe the lock itself.
+// rows returns a lock's table rows. Unless the table is wide, readers share a row, as do permit
+// holders. Every other holder has its own row. Only the first row fills the columns that
+// describe the lock itself.
 func (c *lsCmd) rows(info admin.Info, both bool) (rows []table.Row) {
 	readers, queue, note := "-", fmt.Sprint(info.Waiting()), ""
 	if info.Kind == admin.KindRW {

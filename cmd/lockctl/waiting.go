@@ -18,7 +18,7 @@ const waitNotice = time.Second
 
 // noticed tells the user what lockctl is waiting for, and where it is in the queue, if the wait
 // exceeds waitNotice. On a terminal it keeps a status line up to date; elsewhere it prints a
-// single message. stop ends the reporting and removes the status line before it returns.
+// single message. stop ends the notices and removes the status line before it returns.
 func noticed(ctx context.Context, s *session.Session, kind admin.Kind, name string) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})

@@ -35,7 +35,7 @@ func Holdings(info admin.Info) []Holding {
 	return all
 }
 
-// Together returns the holders that share a lock: readers or holders of permits.
+// Together returns the holders that share a lock: readers or permit holders.
 func Together(info admin.Info) []admin.Holder {
 	if info.Kind == admin.KindSemaphore {
 		return info.Permits

@@ -8,8 +8,8 @@ import (
 	"github.com/natslock/locks/cmd/lockctl/internal/console"
 )
 
-// CheckPattern warns about a "*" or ">" that is not a wildcard. Such a character is an ordinary
-// part of a name, so it matches only itself.
+// CheckPattern warns about a "*" or ">" that is not a wildcard. The character is then an
+// ordinary part of a name, so the pattern matches only a lock with exactly that name.
 func CheckPattern(c *console.Console, pattern string) {
 	if _, literal := wildcards(pattern); literal {
 		c.Complain("the pattern %s matches only a lock of exactly that name: \"*\" and a final \">\" are wildcards only as whole tokens, as in \"orders.*\" or \"orders.>\"", strconv.Quote(pattern))
