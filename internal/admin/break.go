@@ -14,13 +14,13 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// breakTries limits how often Break tries again after the holder has renewed its lease.
+// breakTries limits how often Break retries after the holder has renewed its lease.
 const breakTries = 10
 
 // maxReason limits the length of a break's reason, in bytes.
 const maxReason = 1 << 10
 
-// BreakRequest names the claim to break.
+// BreakRequest identifies the claim to break.
 type BreakRequest struct {
 	Kind        record.Kind
 	Name        string
@@ -33,7 +33,7 @@ type BreakRequest struct {
 // Unless req.Immediately is set, the next client gets in only once the holder has stopped or its lease is
 // over, and the broken record lives at least as long as the replaced record could have.
 //
-// Break never breaks a claim other than the named one. If that claim is gone, the error matches
+// Break never breaks a claim other than the one requested. If that claim is gone, the error matches
 // [session.ErrReleased]. Breaking a broken record again changes nothing.
 //
 // While the bucket has no leader, the error matches [bucket.ErrUnavailable]. [core.Break] defines the
@@ -106,8 +106,8 @@ func (a *Admin) Break(ctx context.Context, req BreakRequest) error {
 }
 
 // claimKey returns the key of the claim with this id, from a list that contains revision. If the list has
-// no reader or permit with this id, key is the gate or a slot that is not the claim's, and listed is the
-// list's revision.
+// no reader or permit with this id, key is the gate or a slot that does not belong to the claim, and
+// listed is the list's revision.
 func (a *Admin) claimKey(ctx context.Context, keys record.Keys, id string, revision uint64) (key string, listed uint64, err error) {
 	var pattern string
 	switch keys.Kind {
@@ -128,7 +128,7 @@ func (a *Admin) claimKey(ctx context.Context, keys record.Keys, id string, revis
 		}
 	}
 	if keys.Kind == record.Semaphore {
-		return keys.Slot(record.MaxPermits - 1), l.Revision, nil // a key that this user may read and that is not the claim's
+		return keys.Slot(record.MaxPermits - 1), l.Revision, nil // a key that this user is allowed to read and that does not belong to the claim
 	}
 	return keys.Gate, l.Revision, nil
 }

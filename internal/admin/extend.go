@@ -15,7 +15,7 @@ import (
 )
 
 // Left is the handle of a lock that no process renews. The lock's record stays in the bucket when
-// the process that took it ends. Later processes extend and release the lock by this handle.
+// the process that took it ends. Later processes use this handle to extend and release the lock.
 type Left struct {
 	Key   string // the record's
 	ID    string // the claim's
@@ -113,9 +113,9 @@ func (a *Admin) extend(ctx context.Context, x *core.Extending, e record.Entry) (
 	return step, err
 }
 
-// Release releases the lock. It returns nil if the lock was held until then. Otherwise the error is
-// as for [Admin.Extend], and the record is deleted unless it is another claim's or its holder
-// renews it.
+// Release releases the lock. It returns nil if the lock was held until its release. Otherwise the
+// error is as for [Admin.Extend], and the record is deleted unless it belongs to another claim or
+// its holder renews it.
 func (a *Admin) Release(ctx context.Context, l Left) error {
 	x := core.Extending{Handle: core.Handle{ID: l.ID, Token: l.Token}, TTL: clock.MinTTL}
 	for try := 0; ; try++ {

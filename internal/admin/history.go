@@ -12,17 +12,17 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// EventGap marks a gap: some changes between its Time and its Until are missing. If it has no name,
-// these are writes to the bucket that may concern any lock. If it has a name, they are those that the
-// lock's own records prove to be missing.
+// EventGap marks a gap: some changes between its Time and its Until are missing. If the event has no
+// name, the missing changes are writes to the bucket that may concern any lock. If it has a name, they
+// are changes that the lock's own records prove to be missing.
 const EventGap = EventWatching + 1
 
 // historyLead is how far before the caller's start time a history is read. The records from that period
-// name the holders whose ends follow.
+// identify the holders whose ends follow.
 const historyLead = time.Hour
 
-// History yields the changes to the locks whose names match pattern, starting at since, as far as the
-// bucket's history has kept them. A zero since means to start with the first change.
+// History yields the changes to the locks whose names match pattern, starting at since, as far back as
+// the bucket's history still has them. A zero since means to start with the first change.
 func (a *Admin) History(ctx context.Context, pattern string, since time.Time) iter.Seq2[Change, error] {
 	return func(yield func(Change, error) bool) {
 		holders, readers, waiters, err := record.KeyPatterns(pattern)
@@ -61,9 +61,9 @@ type replay struct {
 	since time.Time
 	live  map[string]record.Entry
 	ends  ends
-	held  []*Change // in order, but not yet yielded, because an earlier end of a TTL may still turn up
+	held  []*Change // in order, but not yet yielded, because a TTL that ended earlier may still turn up
 	last  time.Time
-	// missing has the intervals of revisions in which writes are missing. revision is the revision of
+	// missing holds the intervals of revisions in which writes are missing. revision is the revision of
 	// the last write.
 	missing  []span
 	revision uint64
@@ -164,7 +164,7 @@ func (r *replay) lacks(from, to uint64) bool {
 }
 
 // expire ends the records whose TTL is over at time now. It skips the record under key, because the
-// write to that key, which follows, says more about its end.
+// write to that key, which follows, says more about how the record ended.
 func (r *replay) expire(now time.Time, key string) {
 	for len(r.ends) > 0 && !now.Before(r.ends[0].at.Add(record.OverdueSlack)) {
 		e := heap.Pop(&r.ends).(end)
@@ -186,7 +186,7 @@ func (r *replay) end(h *kvstore.History) {
 	r.flush(h.Now)
 }
 
-// add inserts a change in order, and holds it back until no earlier one can follow.
+// add inserts a change in order, and holds it back until no change with an earlier time can follow.
 func (r *replay) add(c Change) {
 	at := len(r.held)
 	for at > 0 && r.held[at-1].Time.After(c.Time) {

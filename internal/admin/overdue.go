@@ -9,8 +9,8 @@ import (
 )
 
 // RemoveOverdue deletes at most limit overdue records of holders, readers and waiters, for the
-// locks whose names match pattern. It returns how many overdue records it has deleted and how many
-// are left. It deletes a record the way a waiter does: see [bucket.Bucket.Clear].
+// locks whose names match pattern. It returns how many overdue records it deleted and how many are
+// left. It deletes a record the way a waiter does: see [bucket.Bucket.Clear].
 func (a *Admin) RemoveOverdue(ctx context.Context, pattern string, limit int) (removed, left int, err error) {
 	encoded, err := record.EncodePattern(pattern)
 	if err != nil {

@@ -23,9 +23,9 @@ type View struct {
 }
 
 // newest returns a revision that the bucket has reached, and the server's time. A read as of that revision
-// shows every write that was acknowledged before the call, whichever replica answers. If this user may not
-// query the leader, both are zero and a replica's answer has to do. If the leader does not answer, no
-// server can prove that a record does not exist, and the error matches [bucket.ErrUnavailable].
+// shows every write that was acknowledged before the call, whichever replica answers. If this user is not
+// allowed to query the leader, both are zero and a replica's answer has to do. If the leader does not
+// answer, no server can prove that a record does not exist, and the error matches [bucket.ErrUnavailable].
 func (a *Admin) newest(ctx context.Context) (revision uint64, server time.Time, err error) {
 	st, err := a.b.Leader(ctx, bucket.AnswerTimeout)
 	if bucket.IsAny(err, bucket.ErrPermission) {
@@ -35,7 +35,7 @@ func (a *Admin) newest(ctx context.Context) (revision uint64, server time.Time, 
 }
 
 // reached waits until the leader has applied what a view shows, up to the revision seen. named is the
-// revision that the leader gave before the view was read. Without this wait, the leader could refuse an
+// revision that the leader reported before the view was read. Without this wait, the leader could refuse an
 // acquire because of a holder that the view no longer shows. If the bucket has no leader, reached gives up,
 // and the view may be ahead of the next leader. The only possible error is the context's.
 func (a *Admin) reached(ctx context.Context, named, seen uint64) error {
@@ -48,8 +48,8 @@ func (a *Admin) reached(ctx context.Context, named, seen uint64) error {
 	return nil
 }
 
-// named returns the options for a list as of a revision that the leader gave. A replica that is catching up
-// would lack the records renewed since then, so the leader names the keys as well.
+// named returns the options for a list as of a revision that the leader reported. A replica that is
+// catching up would lack the records renewed since then, so the leader lists the keys as well.
 func named(revision uint64) []kvstore.ListOption {
 	if revision == 0 { //safety:view-named
 		return nil
@@ -138,7 +138,7 @@ func (v *View) Sort() {
 }
 
 // Holder reads the holder of a mutex without its queue. The entry is zero if the mutex is free. The result
-// reflects every change up to the returned revision. Holder needs one request if a single server keeps the
+// reflects every change up to the returned revision. Holder needs one request if a single server stores the
 // bucket, and two otherwise.
 func (a *Admin) Holder(ctx context.Context, name string) (holder record.Entry, revision uint64, err error) {
 	encoded, err := record.EncodeName(name)
@@ -253,7 +253,7 @@ func (a *Admin) List(ctx context.Context, pattern string, yield func(View) bool)
 	return a.reached(ctx, reached, seen)
 }
 
-// views calls yield for each lock in all, and returns false if yield did. read has the records that the
+// views calls yield for each lock in all, and returns false if yield did. read holds the records that the
 // list did not contain.
 func views(all []stored, read map[string]kvstore.Record, server time.Time, yield func(View) bool) bool {
 	for len(all) > 0 {

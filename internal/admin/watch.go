@@ -21,8 +21,8 @@ const watchCheck = 10 * time.Second
 // readTimeout limits the time spent reading the existing locks, of which there may be many.
 const readTimeout = time.Minute
 
-// EventWatching marks the point from which the watch reports changes. Only a read can show the changes that it missed
-// before.
+// EventWatching marks the point from which the watch reports changes. Only a read can show the changes it missed
+// before that point.
 const EventWatching = session.EventAtRisk + 1
 
 // Change describes an event on any client's lock.
@@ -36,12 +36,12 @@ type Change struct {
 	// client that passes a lock on among its goroutines writes both with its next renewal or with the release.
 	Grants uint64
 	Waited time.Duration
-	// Late is set for a renewal that came later than planned: see [lateRenewal].
+	// Late is set for a renewal that was stored later than planned: see [lateRenewal].
 	Late time.Duration
 	// Since is set for an [EventWatching] after an outage: changes between Since and Time may have been missed.
 	Since time.Time
 	// Until is the end of an [EventGap] that begins at Time. Missed is the number of missing writes to the bucket, or
-	// 0 if unknown; if the gap has a name, it is a lower bound for that lock. Remade reports that the bucket was
+	// 0 if unknown; if the gap has a name, Missed is a lower bound for that lock. Remade reports that the bucket was
 	// re-created.
 	Until  time.Time
 	Missed uint64
@@ -249,8 +249,8 @@ func (w *watcher) follow(ctx context.Context) error {
 // that they have (see [kvstore.NoRevision]), and a user who watches need not be allowed to write.
 const settling = 100 * time.Millisecond
 
-// check asks the server about the bucket. If read is true, it also waits until the subscriptions that were sent
-// earlier are in place, delivers [EventWatching], and reads the locks.
+// check asks the server about the bucket. If read is true, it also waits until the subscriptions already sent are in
+// place, delivers [EventWatching], and reads the locks.
 func (w *watcher) check(ctx context.Context, read bool) error {
 	asking, cancel := context.WithTimeout(ctx, session.DefaultReleaseTimeout)
 	defer cancel()
@@ -317,7 +317,7 @@ func (w *watcher) read(ctx context.Context) {
 }
 
 // lateRenewal returns the time between a renewal and the preceding write if that is more than two thirds of the TTL,
-// and 0 otherwise. By default, a client renews its leases after a third.
+// and 0 otherwise. By default, a client renews its leases after a third of the TTL.
 func lateRenewal(entry, before record.Entry) time.Duration {
 	apart := entry.Time.Sub(before.Time)
 	if entry.Fixed || !before.From(entry.ID) || apart <= before.Record.TTL*2/3 {
@@ -376,8 +376,8 @@ func (s step) meaning() meaning {
 	return removed
 }
 
-// subject returns the record of the claim that the event is about. A tombstone at most names the claim, and one
-// without a body is a manual deletion, so the preceding record is returned if it is the claim's.
+// subject returns the record of the claim that the event is about. A tombstone at most names the claim, and a
+// tombstone without a body is a manual deletion, so the preceding record is returned if it belongs to the claim.
 func (s step) subject() record.Entry {
 	named := s.entry.Unreadable || s.before.From(s.entry.ID)
 	if s.kind == kvstore.Deleted && !s.before.Zero() && s.entry.Status != record.StatusBroken && named {

@@ -50,7 +50,7 @@ type Inside[Client, Lock, Option, LockOption, Holder any] interface {
 	Public(err error) error
 	// HolderOf returns the holder that a record shows, for package natslock/admin.
 	HolderOf(e record.Entry) Holder
-	// Observe returns an option that makes a client call fn for every event of its locks, for package
+	// Observe returns an option that makes a client call fn for every event on its locks, for package
 	// natslock/admin.
 	Observe(fn func(context.Context, session.Event)) Option
 
@@ -72,7 +72,7 @@ type Inside[Client, Lock, Option, LockOption, Holder any] interface {
 
 // InsideAdmin is what package natslock/admin provides to packages election and mirror.
 type InsideAdmin[Client, Holder, Info, Event any] interface {
-	// Holder reads the holder of a mutex as the stream's leader has it, without its queue. h is nil if
+	// Holder reads the holder of a mutex as the stream's leader sees it, without its queue. h is nil if
 	// the mutex is free. The result reflects every change up to revision.
 	Holder(ctx context.Context, c Client, name string) (h Holder, revision uint64, err error)
 	// WatchHolder is like Admin.Watch, for the holder of a single mutex, without its queue.

@@ -13,8 +13,8 @@ import (
 // ErrNotHandedOver means that there is nothing to adopt. Package natslock documents it.
 var ErrNotHandedOver = errors.New("lock not handed over")
 
-// Adopt claims a lock that was handed over, at exactly the revision that it has read: see [core.Handle]. It returns
-// granted, failed or ended.
+// Adopt claims a lock that was handed over, at exactly the revision it read: see [core.Handle]. It returns granted,
+// failed or ended.
 func (a *Call) Adopt(from session.Handed) claim.Result {
 	a.Prepare()
 	a.bid.Once = false // unanswered attempts are repeated

@@ -42,7 +42,7 @@ type Call struct {
 	places core.Places
 	queue  *int   // number of goroutines queued when the call last read the queue; nil if unknown
 	asOf   uint64 // a revision that the bucket is known to have reached during this call; 0 if none was read
-	named  uint64 // the gate's last revision as named by the leader during this call; 0 if it named none
+	named  uint64 // the gate's last revision as reported by the leader during this call; 0 if it reported none
 
 	// Recorded when the call gives up.
 	seen   *LockState // nil if nothing was known
@@ -66,12 +66,12 @@ type LockState struct {
 
 // Cohort receives a call's progress reports. Package cohort implements it.
 type Cohort interface {
-	// Queueing is called before a place is written, whether it is the first one or replaces a lost one.
+	// Queueing is called before a place is written, whether it is the call's first place or replaces a lost one.
 	Queueing()
-	// Queued reports the place, or nil once there is none.
+	// Queued reports the call's place, or nil once it has none.
 	Queued(*session.Place)
-	// Listed reports the part of the queue that contains the place, read by a list that was requested at time at and
-	// started at revision from. If cut is true, more records follow that part.
+	// Listed reports the part of the queue that contains the place, read by a list requested at time at and starting at
+	// revision from. If cut is true, more records follow that part.
 	Listed(queue []record.Entry, from uint64, cut bool, at clock.Instant)
 	// HolderSeen reports what is known about the lock.
 	HolderSeen(LockState)
@@ -105,7 +105,7 @@ func (c *Client) New(ctx context.Context, req Request) (*Call, error) {
 			return nil, fmt.Errorf("lock %q: %w", req.Name, err)
 		}
 	}
-	if req.MinHold > 0 { // MinHold must be kept even if the client crashes
+	if req.MinHold > 0 { // MinHold must be honored even if the client crashes
 		t, err := clock.TermsUntil(req.MinHold)
 		if err != nil {
 			return nil, fmt.Errorf("lock %q: minimum hold: %w", req.Name, err)
@@ -130,13 +130,13 @@ func (a *Call) TTL() time.Duration { return a.ttl }
 // Context returns the context that ends the call's wait.
 func (a *Call) Context() context.Context { return a.ctx }
 
-// Join sets the cohort to which the call reports.
+// Join sets the cohort that the call reports to.
 func (a *Call) Join(of Cohort) { a.of = of }
 
 // holderSeen records the lock's holder, as far as it is known, and reports it to the cohort.
 func (a *Call) holderSeen(holder record.Entry) {
 	s := LockState{Holder: holder}
-	if a.bid != nil { // otherwise the claim is another call's
+	if a.bid != nil { // otherwise the claim belongs to another call
 		a.known.Holder = holder
 		s = a.known
 	}
@@ -157,7 +157,7 @@ func (a *Call) waited() time.Duration { return a.c.b.Instant().Sub(a.Begun) }
 // TakeOver makes the call continue the claim of a founder that was refused.
 func (a *Call) TakeOver(from *Call) {
 	a.bid, a.known, a.surveyed, a.length = from.bid, from.known, from.surveyed, from.length
-	from.bid = nil // from may have to claim anew
+	from.bid = nil // from may have to claim again
 	body := a.body()
 	body.Lingers, body.InUse = a.bid.Draft.Body.Lingers, a.bid.Draft.Body.InUse // keep what the claim says
 	a.bid.Caller, a.bid.Once, a.bid.Draft.Body, a.bid.Draft.Begun = a, a.Req.Once, body, a.Begun
@@ -184,8 +184,7 @@ func (a *Call) Withdraw() {
 }
 
 // Unused releases a lease that has admitted no goroutine. A writer does not return before its gate is deleted, so that
-// the gate cannot stall readers that arrive afterwards. A one-shot writer has time, so it waits longer for the
-// deletion.
+// the gate cannot stall readers that arrive afterwards. A one-shot writer can afford to wait longer for the deletion.
 func (a *Call) Unused(gate *session.Lease) {
 	gone := gate.Leave(record.StatusGone)
 	if a.Req.Once { //safety:refused-gate-gone
@@ -195,10 +194,10 @@ func (a *Call) Unused(gate *session.Lease) {
 	}
 }
 
-// Await waits for the deletion of the place at which the call has waited.
+// Await waits until the place at which the call waited is deleted.
 func (a *Call) Await(gone <-chan struct{}) { a.leaves(gone) }
 
-// leaves waits until the records that the call has given up are deleted. It ignores the call's context, which may have
+// leaves waits until the records the call has given up are deleted. It ignores the call's context, which may have
 // ended.
 func (a *Call) leaves(left ...<-chan struct{}) {
 	if a.c.b.Away() || a.outage != nil && a.outage != ErrUnanswered { //safety:gone-awaited
@@ -216,7 +215,7 @@ func (a *Call) leaves(left ...<-chan struct{}) {
 }
 
 // Private reports whether the lease serves this call alone. Other goroutines cannot share a lease with a minimum hold,
-// because a cooldown follows its holder.
+// because a cooldown follows each holder.
 func (a *Call) Private() bool { return a.Req.Fixed || a.Req.MinHold > 0 } //safety:cooldown-private
 
 // Reads reports whether the call is for a reader.
@@ -267,9 +266,9 @@ func (a *Call) Bound() (cancel func()) {
 	return cancel
 }
 
-// WhileGranting makes the end of [bucket.Bucket.Granting] cut short the call's requests as well as its waits, because a
-// bucket may be unfit precisely because it answers no writes. The caller must call end. The fast path of an uncontended
-// lock does without this.
+// WhileGranting makes the end of [bucket.Bucket.Granting] cut short the call's requests as well as its waits, since a
+// bucket may be unfit precisely because it does not answer writes. The caller must call end. The fast path of an
+// uncontended lock skips this.
 func (a *Call) WhileGranting() (end func()) {
 	outer, granting := a.ctx, a.c.b.Granting()
 	ctx, cancel := context.WithCancelCause(outer)
@@ -316,8 +315,7 @@ func (a *Call) Unfit() error {
 // Counts reports whether the call is for a semaphore.
 func (a *Call) Counts() bool { return a.Req.Kind == record.Semaphore }
 
-// deleted waits for the deletion of a record that the call has left, until within has passed or the call's context
-// ends.
+// deleted waits until a record that the call has left is deleted, within has passed, or the call's context ends.
 func (a *Call) deleted(gone <-chan struct{}, within time.Duration) {
 	timer := time.NewTimer(within)
 	defer timer.Stop()

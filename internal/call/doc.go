@@ -15,9 +15,9 @@
 //
 // If the holder dies, first.go notices that the holder's TTL has run out. If a waiter's predecessor dies, successor.go
 // notices that the predecessor's place has expired. If the first waiter dies, the waiters behind it find that the lock
-// stays free: successor.go reads it, and core/successor.go decides what to do.
+// stays free: successor.go reads the lock, and core/successor.go decides what to do.
 //
-// # Where to find it
+// # Where to find things
 //
 // request.go defines what the caller asks for, and call.go tracks what the call learns along the way. survey.go reads a
 // lock and its queue before a claim. queue.go, successor.go and first.go implement the wait, and mailbox.go collects

@@ -16,15 +16,15 @@ import (
 
 // The reader-writer lock works like the mutex, with three additions.
 //
-// The gate: a writer takes the record rw.<name> as it would take a mutex. Readers join by writing records of their own
-// on condition that the gate is free, and the server refuses them if a writer came first. Once the gate is in place, it
-// admits no reader.
+// The gate: a writer takes the record rw.<name> as it would take a mutex. Readers join by writing their own records on
+// the condition that the gate is free, and the server refuses those writes if a writer came first. Once in place, the
+// gate admits no readers.
 //
 // The drain: a writer that has the gate waits for the readers ahead of it to leave. This file does the I/O for
 // [core.Drain].
 //
-// The queue rule: a reader is first if no writer waits ahead of it, and a writer is first if nobody does. So
-// consecutive readers enter together, and a later reader never overtakes a waiting writer.
+// The queue rule: a reader is first if no writer waits ahead of it, and a writer is first if nobody waits ahead of it.
+// So consecutive readers enter together, and a reader never overtakes a writer that was already waiting.
 
 // errSlowLink explains why a writer can never get in.
 var errSlowLink = errors.New("the link to the server is too slow")
@@ -50,7 +50,7 @@ func (a *Call) Drain(gate *session.Lease) claim.Result {
 	gate.OnEnd(d.mailbox.signal)
 	defer a.WhileGranting()()
 	settled := func() bool { return true }
-	if a.Req.Fixed && a.Req.Until.IsZero() { // the TTL is meant for the work, so the gate is renewed during the drain
+	if a.Req.Fixed && a.Req.Until.IsZero() { // the TTL is meant for the caller's work, so the gate is renewed during the drain
 		settled = gate.Keep() //safety:drain-kept
 		defer settled()
 	}
@@ -66,8 +66,8 @@ func (a *Call) Drain(gate *session.Lease) claim.Result {
 		}
 		switch s.Do {
 		case core.Drained:
-			// A process that remembers nothing may extend the gate later. It would mistake a renewal that the server
-			// stores only then for proof that no other client could have got in before.
+			// A process with no memory of this drain may extend the gate later. If the server stored a delayed renewal
+			// only then, that process would mistake it for proof that no other client could have got in before it.
 			if settled() {
 				return result{Outcome: granted}
 			}
@@ -197,7 +197,7 @@ func (d *drain) takeDepartures() {
 	clear(d.departed)
 }
 
-// wait waits for a notification or the next read. answered is true if the leader answered the last one.
+// wait waits for a notification or until the next read is due. answered is true if the leader answered the last read.
 func (d *drain) wait(answered bool) core.DrainStep {
 	b := d.a.c.b
 	pause := d.Pause(d.back.after(answered), b.Now())

@@ -25,7 +25,7 @@ var (
 	errOnceLimit = errors.New("no answer in time")
 )
 
-// BusyError explains why a one-shot acquire got no lock. Package natslock turns it into an error that matches
+// BusyError explains why a one-shot acquire did not get the lock. Package natslock turns it into an error that matches
 // [ErrLocked].
 type BusyError struct {
 	Kind   record.Kind
@@ -37,8 +37,8 @@ type BusyError struct {
 
 func (e *BusyError) Error() string { return fmt.Sprintf("lock %q is held", e.Name) }
 
-// WaitError reports that a wait was given up. Package natslock turns it into an error that matches [ErrTimeout] and the
-// cause.
+// WaitError reports that a call gave up waiting. Package natslock turns it into an error that matches [ErrTimeout] and
+// the cause.
 type WaitError struct {
 	Name     string
 	Waited   time.Duration

@@ -18,9 +18,9 @@ type first struct {
 	back  backstop
 }
 
-// first waits for the lock once the call need not wait for any place ahead of its own. vacant is the revision of the
-// lock's tombstone if the lock was free when the queue was read: a head that gives up leaves a free lock, which the
-// next waiter claims immediately.
+// first waits for the lock once the call has no place ahead of its own to wait for. vacant is the revision of the
+// lock's tombstone if the lock was free when the queue was read: when the head of the queue gives up, it leaves the
+// lock free, and the next waiter claims it immediately.
 func (a *Call) first(place *session.Place, vacant uint64) result {
 	b, pattern := a.c.b, a.pattern()
 	f := first{a: a, back: backstop{place: a.placeTTL()}, First: core.First{Counts: a.Counts()}}
@@ -129,7 +129,7 @@ func (f *first) answered() {
 	f.back.silent = 0
 }
 
-// failed records that a read was not answered, and schedules another one soon.
+// failed records that a read went unanswered, and schedules another read soon.
 func (f *first) failed(err error) result {
 	a := f.a
 	if f.Counts && bucket.IsAny(err, bucket.ErrPermission) {

@@ -12,11 +12,11 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 )
 
-// mailbox collects notifications for a waiter. It keeps the newest event of each watched key until the waiter takes it,
-// and wakes the waiter through a channel on which wake-ups coalesce. No transition of a key is lost, because a
-// tombstone or an expiry is newer than the record that it ends. An expiry has the revision of the record's last write,
+// mailbox collects notifications for a waiter. It keeps the newest event for each watched key until the waiter takes
+// it, and wakes the waiter through a channel on which wake-ups coalesce. No transition of a key is lost, because a
+// tombstone or an expiry is newer than the record it ends. An expiry has the revision of the record's last write,
 // which may be lower than that of an event for the previously watched key. New events are not compared with those
-// already taken, because a forged event may name any revision.
+// already taken, because a forged event may claim any revision.
 type mailbox struct {
 	mu      sync.Mutex
 	prefix  string          // the prefix of the keys
@@ -28,7 +28,7 @@ type mailbox struct {
 
 func newMailbox() *mailbox { return &mailbox{wake: make(chan struct{}, 1)} }
 
-// turn discards all pending events. From now on the mailbox accepts only events for keys with the given prefix.
+// turn discards all pending events and makes the mailbox accept only events for keys with the given prefix.
 func (m *mailbox) turn(prefix string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -64,7 +64,7 @@ func (m *mailbox) untilDeleted(ctx context.Context) (context.Context, context.Ca
 	return ctx, cancel
 }
 
-// cutShort ends the context of untilDeleted if a deletion is pending. m.mu must be held.
+// cutShort cancels the context returned by untilDeleted if a deletion is pending. m.mu must be held.
 func (m *mailbox) cutShort() {
 	if m.cut != nil && slices.ContainsFunc(m.events, func(ev kvstore.Event) bool { return ev.Kind == kvstore.Deleted }) {
 		m.cut()
@@ -86,7 +86,7 @@ func (m *mailbox) take() (events []kvstore.Event, recheck bool) {
 	return events, recheck
 }
 
-// one is like take, for a watch on a single key.
+// one is like take, but for a watch on a single key.
 func (m *mailbox) one() (ev kvstore.Event, recheck bool) {
 	events, recheck := m.take()
 	if len(events) > 0 {

@@ -34,14 +34,14 @@ func (a *Call) Confirmed(r result) result {
 		r, d.Leader = a.survey(a.asOf), true
 		if r.Outcome == failed && bucket.IsAny(r.Err, kvstore.ErrWithheld) && (shown.Entry.Live() || queued) {
 			a.queue = queue
-			return shown // this user may not query the leader
+			return shown // this user is not allowed to query the leader
 		}
 	}
 	return r
 }
 
 // CurrentReader returns a reader that is inside, for a one-shot writer that is about to take the gate. If the server
-// does not answer, it returns none and leaves the decision to the drain.
+// does not answer, CurrentReader returns none and leaves the decision to the drain.
 func (a *Call) CurrentReader() (record.Entry, bool) {
 	b := a.c.b
 	list := func() []record.Entry {

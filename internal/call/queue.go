@@ -145,8 +145,8 @@ func (a *Call) waitInQueue(place *session.Place) (r result, first bool) {
 // each one adds to the load on a slow server.
 const listWithin = 2 * bucket.AnswerTimeout
 
-// readAhead reads the places ahead of the waiter's, or only the known ones that are left. before[over:] are overdue;
-// over is negative if the waiter's place is gone.
+// readAhead reads the places ahead of the waiter's, or only the known places that are left. before[over:] are
+// overdue; over is negative if the waiter's place is gone.
 func (a *Call) readAhead(place *session.Place, w *core.Waiter, within time.Duration) (before []record.Entry, over int, read core.Read, err error) {
 	b := a.c.b
 	read.Alone = b.Alone()
@@ -180,7 +180,7 @@ func (a *Call) readAhead(place *session.Place, w *core.Waiter, within time.Durat
 	case from == 0 && !a.Counts(): // one request reads the queue and the gate
 		opts = append(opts, kvstore.Beside(a.Keys.Gate))
 	}
-	// A state that lacks the waiter's place may lack earlier places too.
+	// A state that lacks the waiter's place may also lack places ahead of it.
 	l, err := b.ListWithin(a.ctx, within, a.Keys.Place("*"), w.AsOf, opts...) //safety:queue-as-of
 	if err != nil {
 		return nil, 0, read, err

@@ -13,14 +13,15 @@ import (
 //
 // One queue serves all slots, strictly first come, first served: only the first waiter claims slots, and newcomers
 // queue behind any waiter. Clients may disagree about the number of permits. A client claims only slots below its own
-// number. The first waiter waits for one of those, and everyone else waits behind it even if a slot beyond its number
-// is free. Newcomers claim the highest free slot, which leaves the lower ones to waiters with a smaller number.
+// number. The first waiter waits for one of those, and everyone else waits behind it even if a slot beyond the first
+// waiter's number is free. Newcomers claim the highest free slot, which leaves the lower ones to waiters with smaller
+// numbers.
 //
-// A client has one place in the queue for all its goroutines. It passes its permits on among them, and queues again
+// A client has one place in the queue for all its goroutines. It passes its permits around among them, and queues again
 // after a grant while more of them are waiting: see package cohort.
 
-// await waits for the deletion of the place from which a permit was granted, because other permits may be free and a
-// one-shot acquire must not mistake the place for that of a waiter. It waits no longer than a quarter of the lease's
+// await waits until the place from which a permit was granted is deleted, because other permits may be free and a
+// one-shot acquire must not mistake the place for a waiter's. It waits no longer than a quarter of the lease's
 // validity.
 func (a *Call) await(left <-chan struct{}, l *session.Lease) {
 	_, validity, _ := l.Status()
@@ -48,8 +49,8 @@ func (a *Call) pattern() string {
 }
 
 // readSlots lists the slots and whatever matches beside (nothing if it is "") in one state that contains revision. For
-// a user who may not read both in one request, it reads the slots first, so that the rest is from a state that contains
-// them.
+// a user who is not allowed to read both in one request, it reads the slots first, so that the rest comes from a state
+// that contains the slots it read.
 func (a *Call) readSlots(revision uint64, beside string, opts ...kvstore.ListOption) (all []record.Entry, rest []kvstore.Record, left int, err error) {
 	b, pattern, given := a.c.b, a.Keys.Slots(), len(opts)
 	opts = append(opts, kvstore.Tombstones())

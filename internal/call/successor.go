@@ -37,7 +37,7 @@ func (a *Call) awaitPredecessor(place *session.Place, w *core.Waiter, ahead core
 		ID: place.ID(), Ahead: ahead, Counts: a.Counts(), Shared: a.Req.Kind == record.RW, Seeks: w.Seeks(),
 	}}
 	f.freed.box = a.mailbox
-	if !f.Second() { // the others leave the lock to the second waiter, if it is alive
+	if !f.Second() { // the other waiters leave the lock to the second waiter, if it is alive
 		f.Jitter = core.ScanJitter/4 + rand.N(core.ScanJitter*3/4)
 	}
 	if f.Head.Zero() { // far back in the queue, the next read can wait
@@ -147,8 +147,8 @@ func (f *successor) notified() (result, bool) {
 }
 
 // read reads the predecessor's place and, once the subscription is proven, the lock along with it. It returns the
-// record that it found, and whether the predecessor is still there. A notification that the predecessor is gone cuts
-// the read short, because the tombstone, which is read next, lives for only a second.
+// record it found, and whether the predecessor is still there. A notification that the predecessor is gone cuts the
+// read short, because the tombstone, which is read next, lives for only a second.
 func (f *successor) read(ctx context.Context) (entry record.Entry, there bool) {
 	a, b := f.a, f.a.c.b
 	var err error
@@ -208,7 +208,7 @@ func (f *successor) readBeside(ctx context.Context) (now record.Entry, err error
 			}
 		}
 	}
-	if beside == nil { // a gate, or slots that this user may not read in one request
+	if beside == nil { // a gate, or slots that this user is not allowed to read in one request
 		beside = make([]record.Entry, 1)
 		if now, beside[0], err = b.ReadBeside(ctx, f.Pred, keys[0]); err != nil {
 			return now, err

@@ -8,7 +8,7 @@ import (
 )
 
 // enough limits how many records, beyond the lock's own, a newcomer reads to find out whether it has to queue. If
-// tombstones fill the list, it queues even if the lock is free.
+// tombstones fill the list, the newcomer queues even if the lock is free.
 const enough = 8
 
 // survey reads the lock and its queue from a state that contains revision, and claims what is free if no waiter is
@@ -61,7 +61,7 @@ func (a *Call) survey(revision uint64) result {
 		a.c.s.Logger.Debug("deleting overdue places failed", "lock", a.Req.Name, "error", err)
 		v.More = true
 	// A lagging replica may show an overdue record without the waiters that have queued since. So only a one-shot call
-	// that reads a current state deletes it, and other newcomers queue behind it.
+	// that reads a current state deletes the record, and other newcomers queue behind it.
 	case a.Req.Once && (b.Alone() || a.asOf > 0):
 		v.Keys, err = b.Bury(a.ctx, keys...)
 	}
@@ -79,8 +79,8 @@ func (a *Call) survey(revision uint64) result {
 	a.bid.Until = at.Add(record.Bypass)
 	defer func() { a.bid.Until = 0 }()
 	for _, c := range claims {
-		// A waiter that has queued since may use fewer slots. A one-shot call goes ahead, because it has nowhere to
-		// queue.
+		// A waiter that has queued since the read may use fewer slots. A one-shot call goes ahead anyway, because it
+		// cannot queue.
 		if a.Counts() && !a.Req.Once && !a.bid.Mine(keys[c.K]) && a.stale() {
 			break
 		}
@@ -117,7 +117,7 @@ func (a *Call) claimKey(k int, expect uint64) result {
 	}
 }
 
-// readAll reads the lock's keys and its queue in one state that contains revision. left is a lower bound for the number
+// readAll reads the lock's keys and its queue in one state that contains revision. left is a lower bound on the number
 // of records omitted.
 func (a *Call) readAll(revision uint64, opts ...kvstore.ListOption) (keys, queue []record.Entry, left int, err error) {
 	if a.Counts() {
@@ -135,7 +135,7 @@ func (a *Call) readAll(revision uint64, opts ...kvstore.ListOption) (keys, queue
 	return keys, record.Queue(l.Records), leftOut(l), err
 }
 
-// leftOut returns a lower bound for the number of records that a list omitted.
+// leftOut returns a lower bound on the number of records that a list omitted.
 func leftOut(l kvstore.Listing) int {
 	if l.More {
 		return max(l.Left, 1)

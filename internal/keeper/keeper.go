@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// linger is how long the renewer stays when there is nothing to renew, so that taking and releasing a lock
+	// linger is how long the renewer keeps running when there is nothing to renew, so that taking and releasing a lock
 	// repeatedly does not start a goroutine each time.
 	linger = time.Second
 	// napMax limits a single sleep while there are records, because Go's timers stop while the machine is suspended but
@@ -38,13 +38,13 @@ type Config struct {
 //
 // The renewer is one goroutine with one timer for all records. It does no I/O at all, because the context of a lease
 // has to end with its validity, whatever the network does. The sender, a second goroutine, encodes due renewals in the
-// order of the pace. Clean-up runs in the worker group.
+// order chosen by the pace. Cleanup runs in the worker group.
 //
 // The mutex guards all records and the renewer. It is held for a few instructions at a time, never across I/O or a call
-// to user code. Whatever an event under the mutex leads to (the end of a context, a deletion) is deferred until
+// to user code. Whatever an event under the mutex leads to (ending a context, deleting a record) is deferred until
 // [Keeper.Unlock].
 type Keeper struct {
-	Work *worker.Group // clean-up, for which Close waits
+	Work *worker.Group // cleanup that Close waits for
 
 	cfg     Config
 	b       *bucket.Bucket
@@ -64,7 +64,7 @@ type Keeper struct {
 	stopped bool
 	wake    chan struct{}
 	sleep   clock.Instant // when the goroutine wakes by itself
-	empty   chan struct{} // closed when no lock is held any more; nil if no Close is waiting for that
+	empty   chan struct{} // closed once no lock is held; nil if no Close is waiting for that
 	wg      sync.WaitGroup
 }
 
@@ -77,12 +77,12 @@ func New(b *bucket.Bucket, cfg Config) *Keeper {
 type sequel struct {
 	k        *Record
 	over     bool     // the record has ended
-	open     []flight // unanswered renewals of an ended record; each may still create a record to delete
+	open     []flight // unanswered renewals of an ended record; each may still create a record that must be deleted
 	answered []flight // renewals whose answers are no longer awaited
 	discard  uint64   // the revision of an unwanted record; 0 if there is none
 }
 
-// do carries out the sequel. Discarding a record spares other clients the wait for its TTL.
+// do carries out the sequel. A record is discarded so that other clients need not wait for its TTL.
 func (s *sequel) do() {
 	for _, f := range s.answered {
 		if f.forget != nil {
@@ -129,7 +129,7 @@ func (r *Keeper) Unlock() {
 	}
 }
 
-// Send runs fn on the sender, for callers that hold a mutex which fn may lock.
+// Send runs fn on the sender, for callers that hold a mutex that fn may lock.
 func (r *Keeper) Send(fn func()) { r.sender.Add(fn) }
 
 // Take hands a record made by [Keeper.Make] to the renewer.
@@ -166,7 +166,7 @@ func (r *Keeper) forget(k *Record) {
 	}
 }
 
-// start starts the renewer, which has nothing to do before due, unless it is already running. mu must be held.
+// start starts the renewer unless it is already running. The renewer has nothing to do before due. mu must be held.
 func (r *Keeper) start(due clock.Instant) {
 	if !r.stopped && !r.running {
 		r.running, r.sleep = true, due
@@ -335,9 +335,9 @@ func (r *Keeper) Each(fn func(k *Record)) {
 }
 
 // RenewAll makes every renewal due now. It is called when the connection is back, because whatever was in flight when
-// it broke is lost. No renewal may wait longer: a server that lost records in a restart refuses to renew those locks,
-// and another client may get them now. The pace limits how many renewals are in flight, and those that follow are
-// spread out again.
+// it broke is lost. No renewal may wait any longer: a server that lost records in a restart refuses to renew those
+// locks, and other clients can already claim them. The pace limits how many renewals are in flight, and those that
+// follow are spread out again.
 func (r *Keeper) RenewAll() {
 	now := r.b.Instant()
 	r.mu.Lock()
@@ -434,7 +434,7 @@ func (r *Keeper) Close(ctx context.Context) (left []string) {
 	return left
 }
 
-// Finish waits until grace ends for pending writes and clean-up, then cancels what is left.
+// Finish waits for pending writes and cleanup until grace ends, then cancels what is left.
 func (r *Keeper) Finish(grace context.Context) {
 	r.sender.Stop(grace)
 	r.Work.Wait(grace)

@@ -8,7 +8,7 @@ import (
 // orphanLife limits the wait for the answer to an attempt whose claim is over.
 const orphanLife = 5 * time.Minute
 
-// orphans is the set of waits for answers that no caller wants any more: to attempts of a claim that is over, or to
+// orphans is the set of waits for answers that no caller wants anymore: to attempts of a claim that is over, or to
 // renewals of a record that has ended. When such an answer arrives, the client deletes the record that the write
 // created. That is a courtesy to waiters; safety does not depend on it. This type only ends the waits.
 type orphans struct {
@@ -16,7 +16,7 @@ type orphans struct {
 	m  map[*Orphan]struct{}
 }
 
-// Orphan is a single such wait. The zero value is a wait that has not begun.
+// Orphan is a wait for one answer that no caller wants anymore. The zero value is a wait that has not begun.
 type Orphan struct {
 	drop    func()
 	timer   *time.Timer

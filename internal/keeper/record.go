@@ -10,7 +10,7 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Granted describes a granted claim, from which a lease or a place is made.
+// Granted describes a granted claim, which becomes a lease or a place.
 type Granted struct {
 	Kind     record.Kind
 	Once     bool   // the key is never claimed again
@@ -68,8 +68,8 @@ type Owner interface {
 	Over()
 }
 
-// Make initializes k as the record of a granted claim that belongs to owner. The record is not renewed before
-// [Keeper.Take].
+// Make initializes k as the record of a granted claim that belongs to owner. The record is not renewed until
+// [Keeper.Take] is called.
 func (r *Keeper) Make(k *Record, g Granted, owner Owner) {
 	k.keeper, k.owner, k.Kind, k.Once, k.Name, k.Key = r, owner, g.Kind, g.Once, g.Name, g.Key
 	k.Begin(g.Body, g.Key, g.Revision, g.Terms, g.Sent)
@@ -234,7 +234,7 @@ func (k *Record) Entry() record.Entry {
 	}
 }
 
-// RecordRead judges the record by entry, which was read under its key from a state that contains revision.
+// RecordRead judges the record by entry, which was read under the record's key from a state that contains revision.
 func (k *Record) RecordRead(entry record.Entry, revision uint64) {
 	r := k.keeper
 	r.mu.Lock()
@@ -253,9 +253,10 @@ func (k *Record) RecordRead(entry record.Entry, revision uint64) {
 	}
 }
 
-// LoseAbsent reads every held record, and ends those that are no longer in the bucket or whose read fails. It spares
-// the others, because the client may already have been granted them in the new bucket. Comparing revisions would prove
-// nothing: those of the new bucket may start below old ones if the clock that they come from is behind.
+// LoseAbsent reads every held record, and ends those that are no longer in the bucket or whose read fails. It leaves
+// the others alone, because the client may already have been granted them in the new bucket. Comparing revisions would
+// prove nothing: the new bucket's revisions may start below the old one's if the clock they are derived from is
+// behind.
 func (r *Keeper) LoseAbsent(read func(key string, revision uint64) (record.Entry, error), why string) {
 	var all []*Record
 	r.Each(func(k *Record) { all = append(all, k) })

@@ -18,8 +18,8 @@ import (
 type removal struct {
 	*core.Removal
 	key    string
-	k      *Record      // nil if the client did not keep the record
-	body   *record.Body // for the tombstone of a record that was not kept; nil if the claim was never granted
+	k      *Record      // nil if the client did not keep the record alive
+	body   *record.Body // for the tombstone of a record that was not kept alive; nil if the claim was never granted
 	status record.Status
 }
 
@@ -97,7 +97,8 @@ func (r *Keeper) remove(ctx context.Context, m *removal, begun time.Time, limit 
 	}
 }
 
-// soonTries limits how often a removal runs into another write to its key before it treats that as an outage.
+// soonTries limits how often a removal may collide with another write to its key before it treats the collisions as an
+// outage.
 const soonTries = 20
 
 // errBehind means that a server returned an older record than the one that was acknowledged.
@@ -117,7 +118,8 @@ func (r *Keeper) RemoveGranted(ctx context.Context, key string, body *record.Bod
 }
 
 // Discard deletes, at exactly this revision, a record that this client wrote for a claim but does not want. That is a
-// courtesy, so that no client has to wait for the record's TTL. The channel is closed when the deletion is over.
+// courtesy to other clients, which would otherwise have to wait for the record's TTL. The channel is closed when the
+// deletion is over.
 func (r *Keeper) Discard(key, id string, revision uint64) <-chan struct{} {
 	over := make(chan struct{})
 	r.Work.Go(func(ctx context.Context) { // callers run on goroutines of the store
@@ -158,7 +160,7 @@ type Deletion struct {
 }
 
 // Delete ends a record on the server after it has ended here. It tries until limit has passed since begun. first is the
-// first write if it was posted at begun, or nil.
+// first write if it was already posted at begun, otherwise nil.
 func (k *Record) Delete(ctx context.Context, status record.Status, begun time.Time, limit time.Duration, first *Write) Deletion {
 	m := core.Removal{ID: k.Body.ID, HandsOff: k.Cause == core.EndHandedOff, Final: k.Final(), Revision: k.Last}
 	step, err := k.keeper.remove(ctx, &removal{Removal: &m, key: k.Key, k: k, status: status}, begun, limit, first)
@@ -178,8 +180,8 @@ func (k *Record) DeleteLater() {
 }
 
 // DeleteWithin deletes the record and waits until the deletion is confirmed, d has passed, or ctx ends. An unconfirmed
-// deletion continues in the background. DeleteWithin ends the work that its caller began in the group. Most deletions
-// succeed with the first write and need no goroutine.
+// deletion continues in the background. DeleteWithin ends the work that its caller began in the worker group. Most
+// deletions succeed with the first write and need no goroutine.
 func (k *Record) DeleteWithin(ctx context.Context, d time.Duration) Deletion {
 	r := k.keeper
 	w, err := k.closing(record.StatusGone, k.Last, false)
@@ -249,7 +251,7 @@ func (k *Record) Leave(status record.Status) (gone <-chan struct{}) {
 	begun := time.Now()
 	var write *Write
 	if w, err := k.closing(status, k.Last, false); err == nil {
-		write = r.Post(w) // ahead of anything that the caller sends next
+		write = r.Post(w) // ahead of anything the caller sends next
 	}
 	if !working {
 		close(over)

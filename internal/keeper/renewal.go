@@ -108,7 +108,7 @@ func (k *Record) shrinks(n uint64, err error) bool {
 
 // landed removes the renewals up to n from the flights and returns them, because they have been answered or expect a
 // revision that is no longer the last. The mutex must be held. The caller ends the waits for their answers after
-// releasing it.
+// releasing the mutex.
 func (k *Record) landed(n uint64) (answered []flight) {
 	left := k.flights[:0]
 	for _, f := range k.flights {

@@ -13,8 +13,8 @@ import (
 
 // Write is the last write of a record, nearly always a tombstone. It is sent immediately unless as many writes are
 // already waiting for answers as the [core.Pace] allows, in which case it is queued. A server that is not flooded
-// answers soon after a write is sent, so an answer that is late can be treated as lost. In a flooded server, the write
-// might merely be waiting, and repeating it would delay all writes behind it.
+// answers soon after a write is sent, so a late answer can be treated as lost. In a flooded server, the write might
+// merely be waiting, and repeating it would delay all writes behind it.
 type Write struct {
 	kvstore.Write
 	keeper  *Keeper

@@ -70,8 +70,8 @@ var Prefixes = []string{LockPrefix, WaitPrefix, GatePrefix, RWaitPrefix, ReaderP
 
 // Keys provides the keys of one lock.
 type Keys struct {
-	// Gate is the key of the record that excludes others, which for a mutex is its holder's. A semaphore has no record
-	// under this key, because its slots exclude others.
+	// Gate is the key of the record that excludes others, which for a mutex is its holder's record. A semaphore has no
+	// record under this key, because its slots exclude others.
 	Gate    string
 	Kind    Kind
 	encoded string

@@ -91,11 +91,11 @@ type Body struct {
 	Lingers bool    `msgpack:"k,omitempty"`
 	Permits Permits `msgpack:"q,omitempty"` // of the semaphore, according to the claim; 0 for other locks
 	InUse   bool    `msgpack:"u,omitempty"`
-	// By is set by a process that extends the lock with only its handle. The renewal is void unless the server stored
+	// By is set by a process that extends the lock using only its handle. The renewal is void unless the server stored
 	// it before By, in Unix milliseconds by the servers' clock. If By is 0, there is no such limit.
 	By int64 `msgpack:"by,omitempty"`
 
-	// Purpose is for operators. No rule reads it.
+	// Purpose is for operators. No protocol rule reads it.
 	Purpose Purpose  `msgpack:"y,omitempty"`
 	Owner   string   `msgpack:"o,omitempty"`
 	Host    string   `msgpack:"h,omitempty"`
@@ -178,8 +178,8 @@ func (v *version) DecodeMsgpack(d *msgpack.Decoder) error { return narrow(v, d) 
 func (s *Status) DecodeMsgpack(d *msgpack.Decoder) error  { return narrow(s, d) }
 func (p *Permits) DecodeMsgpack(d *msgpack.Decoder) error { return narrow(p, d) }
 
-// metadata decodes entry by entry. Before reading the first entry, the codec would allocate as many as a record
-// announces, say a million, and every client that lists reads the records of all others.
+// metadata is decoded entry by entry. The codec itself would first allocate as many entries as a record announces, say
+// a million, and every client that lists reads the records of all other clients.
 type metadata map[string]string
 
 // DecodeMsgpack implements [msgpack.CustomDecoder].
@@ -209,7 +209,7 @@ func (b *Body) Encode() ([]byte, error) { return b.encode(func(int) int { return
 // EncodeKept returns the value of a record that its client renews, for a write that expects revision expect. A full
 // bucket on a single server accepts a replacement that is not larger, so all records of a claim have the same size: the
 // fields that can grow, the digits of the expected revision in the headers, and the padding add up to kept. Only new
-// metadata make a record larger. EncodeKept fails if the value is too large.
+// metadata makes a record larger. EncodeKept fails if the value is too large.
 func (b *Body) EncodeKept(expect uint64) ([]byte, error) {
 	digits := len(strconv.AppendUint(make([]byte, 0, 20), expect, 10))
 	return b.encode(func(growing int) int {
@@ -257,12 +257,12 @@ func (b *Body) encode(padding func(growing int) int) ([]byte, error) {
 	return bytes.Clone(buf.Bytes()), err
 }
 
-// added limits what a claim and its renewals add to what the owner supplied. A break adds more, and is refused if that
-// does not fit.
+// added limits what a claim and its renewals add to what the owner supplied. A break adds more, and is refused if the
+// result does not fit.
 const added = 256
 
-// Fits reports whether the record, with what its owner supplied, is small enough if values are limited to most bytes.
-// given is the record's size, and limit is its maximum.
+// Fits reports whether the record, including what its owner supplied, is small enough if values are limited to most
+// bytes. given is the record's size, and limit is its maximum.
 func (b Body) Fits(most int) (given, limit int, ok bool) {
 	limit = min(MaxGiven, most-added)
 	v, err := b.Encode()
@@ -359,7 +359,7 @@ func intSize(v uint64) int {
 	return 9
 }
 
-// mapHead returns how many bytes longer than the minimum the header of a map with n fields is.
+// mapHead returns the number of bytes by which the header of a map with n fields exceeds the minimum.
 func mapHead(n int) int {
 	if n <= 15 {
 		return 0
@@ -410,8 +410,8 @@ func Decode(value []byte) (Body, error) {
 	if len(value) == 0 || len(value) > kvstore.MaxRecord {
 		return Body{}, errUnreadable
 	}
-	// Unmarshal reuses decoders, which keep the memory that they allocated for a value. A value that announces a length
-	// it does not have would cost another megabyte with every read, so this decoder is new.
+	// Use a new decoder. Unmarshal reuses decoders, which keep the memory they allocated for a value, so every read of
+	// a value that announces a length it does not have would cost another megabyte.
 	if err := msgpack.NewDecoder(bytes.NewReader(value)).Decode(&b); err != nil {
 		return Body{}, fmt.Errorf("%w: %w", errUnreadable, err)
 	}
@@ -470,7 +470,7 @@ func (e Entry) Left() bool { return e.Status == StatusHeld && e.Fixed && e.Renew
 // Done reports whether the record marks a finished job.
 func (e Entry) Done() bool { return e.Left() && e.Purpose == Job }
 
-// Adopts reports whether the record's claim adopted the lock from the claim of before, the record that it replaced.
+// Adopts reports whether the record's claim adopted the lock from the claim of before, the record it replaced.
 func (e Entry) Adopts(before Entry) bool {
 	return e.Attempt > 0 && e.Body.Token != 0 && before.Left() && e.Body.Token == before.Body.Token && e.ID != before.ID
 }
@@ -486,7 +486,7 @@ func (e Entry) ClaimID() string {
 	return e.ID
 }
 
-// BrokenBecause names the operator who broke the record and the reason, for an error or a log.
+// BrokenBecause describes, for an error or a log, who broke the record and why.
 func (e Entry) BrokenBecause() string {
 	return "by " + plain.Text(e.BrokenBy) + ": " + plain.Text(e.Reason)
 }
@@ -505,8 +505,8 @@ const (
 	Bypass = 100 * time.Millisecond
 )
 
-// OverdueSlack limits the difference between the clocks of two servers, of which one stamped the record and the other
-// reports the time.
+// OverdueSlack bounds the difference between two servers' clocks: that of the server that stamped the record and that
+// of the server that reports the time.
 const OverdueSlack = 300 * time.Millisecond
 
 // OverdueAt reports whether the entry, as read, no longer has a holder when the server's clock shows server. A record

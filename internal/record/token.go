@@ -13,7 +13,7 @@ const GrantsPerRevision = 1 << tokenBits
 // of a later revision.
 func Token(revision uint64, n int) uint64 { return revision<<tokenBits | uint64(n) }
 
-// TokenRevision returns the revision of the write from which a token was derived.
+// TokenRevision returns the revision of the write that a token was derived from.
 func TokenRevision(token uint64) uint64 { return token >> tokenBits }
 
 // TokenGrant returns the number of a token's grant within its revision.

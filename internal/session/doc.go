@@ -5,6 +5,6 @@
 // caller leaves or the lease ends. Its context ends before another caller can get the lock: [keeper.Keeper.Unlock] ends
 // the context, and only then is the record's last write sent.
 //
-// The keeper's mutex guards all of a client's leases and holders. The mutex of the cohorts (package cohort) is locked
+// The keeper's mutex guards all of a client's leases and holders. The cohorts' mutex (package cohort) is always locked
 // before it. Neither is held across I/O or a call to user code.
 package session

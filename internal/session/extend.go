@@ -53,8 +53,8 @@ func (h *Holder) Extend(ctx context.Context, ttl time.Duration) error {
 	return h.confirm(ctx)
 }
 
-// SetMeta replaces the record's metadata and waits until a renewal that carries them is confirmed. If ctx ends first,
-// the next renewal still carries them. The metadata of a lease that is not renewed, or that readers share, cannot be
+// SetMeta replaces the record's metadata and waits until a renewal that carries it is confirmed. If ctx ends first,
+// the next renewal still carries it. The metadata of a lease that is not renewed, or that readers share, cannot be
 // replaced.
 func (h *Holder) SetMeta(ctx context.Context, meta map[string]string) error {
 	l := h.lease
@@ -84,9 +84,9 @@ func (h *Holder) SetMeta(ctx context.Context, meta map[string]string) error {
 	return h.confirm(ctx)
 }
 
-// unstored is a SetMeta call whose metadata have not been confirmed.
+// unstored is a SetMeta call whose metadata has not been confirmed.
 type unstored struct {
-	before map[string]string // the metadata that it replaced
+	before map[string]string // the metadata it replaced
 	after  uint64            // renewals with higher numbers carry the new metadata
 }
 

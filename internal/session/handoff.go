@@ -21,8 +21,8 @@ type Handed struct {
 	TTL   time.Duration
 }
 
-// MayHandOff returns nil if the holder can hand the lock over now. The error matches [record.ErrInvalidOption] if such
-// a lock can never be handed over; otherwise it is the cause of the holder's end.
+// MayHandOff returns nil if the holder can hand the lock over now. The error matches [record.ErrInvalidOption] if this
+// lock can never be handed over; otherwise it is the cause of the holder's end.
 func (h *Holder) MayHandOff() error {
 	l := h.lease
 	if _, _, cause := h.Status(); cause != nil {
@@ -46,9 +46,9 @@ func (h *Holder) MayHandOff() error {
 // HandOff ends the lease and leaves its record to a client that adopts the lock. It does so with a last renewal, which
 // marks the record as fixed. The context ends first, because the work under it must not overlap with the next holder's.
 //
-// HandOff returns nil if the server confirmed that renewal within the validity that the lease had before. Otherwise the
-// record is left to its TTL. Nothing else is ever written under the claim's id. The caller must have called
-// [Holder.MayHandOff].
+// HandOff returns nil if the server confirmed that renewal within the validity that the lease had before the handoff.
+// Otherwise the record is left to expire with its TTL. Nothing else is ever written under the claim's id. The caller
+// must have called [Holder.MayHandOff].
 func (h *Holder) HandOff(ctx context.Context) (handed Handed, err error) {
 	l, s := h.lease, h.lease.s
 	if !s.Work.Begin() {

@@ -10,7 +10,7 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Admission describes a caller that is to be admitted to a lease.
+// Admission describes a caller to be admitted to a lease.
 type Admission struct {
 	Parent   context.Context // parent of the holder's context
 	Detached bool            // the holder's context does not end with Parent
@@ -50,9 +50,9 @@ type wishes struct {
 	core.Wish
 	warnBefore time.Duration // 0 for no early warning
 	onWarn     func()
-	unstored   []unstored    // SetMeta calls whose metadata have not been confirmed
-	crowded    clock.Instant // when goroutines of the client began to wait behind the holder; 0 if none do
-	logged     bool          // whether logCrowd has logged that
+	unstored   []unstored    // SetMeta calls whose metadata has not been confirmed
+	crowded    clock.Instant // when the client's goroutines began to wait behind the holder; 0 if none are waiting
+	logged     bool          // whether logCrowd has logged the wait
 }
 
 // wanted returns the holder's wishes so that they can be changed. The mutex must be held.
@@ -113,8 +113,8 @@ func (l *Lease) Admit(h *Holder, a Admission) (admitted bool, err error) {
 // shared reports whether readers share the lease.
 func (l *Lease) shared() bool { return l.Shared() }
 
-// warn gives the early warning, once per confirmation. It does so on a separate goroutine, because behind an observer
-// or another lock's warning it would come too late. The mutex must be held.
+// warn gives the early warning, once per confirmation. It does so on a separate goroutine, because a warning queued
+// behind an observer or another lock's warning would come too late. The mutex must be held.
 func (h *Holder) warn() {
 	if h.wishes != nil && h.wishes.onWarn != nil && !h.warned {
 		h.warned = true
@@ -122,7 +122,7 @@ func (h *Holder) warn() {
 	}
 }
 
-// wish returns what the holder wants from the lease, or nil if that is nothing special. The mutex must be held.
+// wish returns what the holder wants from the lease, or nil if it wants nothing special. The mutex must be held.
 func (h *Holder) wish() *core.Wish {
 	if h.wishes == nil {
 		return nil
@@ -139,7 +139,7 @@ func (h *Holder) event(t EventType, cause error) Event {
 	return ev
 }
 
-// Keep makes the release leave the record in place as that of a finished job, so that others stay out for d from now
+// Keep makes the release leave the record in place as a finished job's record, so that others stay out for d from now
 // on. It does nothing if the lease has ended.
 func (h *Holder) Keep(d time.Duration) {
 	l := h.lease

@@ -39,7 +39,7 @@ type Lease struct {
 
 	// The following fields are guarded by the keeper's mutex.
 	use     core.Use
-	holders *Holder // the newest holder inside, or inside when the lease ended; nil if there is none
+	holders *Holder // the newest holder that is inside, or was when the lease ended; nil if there is none
 	watch   kvstore.Watch
 	waiting []extension
 	onEnd   func()    // called once; may be nil
@@ -48,7 +48,7 @@ type Lease struct {
 	result *error // the error of a completed release; nil if there is none
 }
 
-// extension is a wait for the confirmation of a renewal with a number higher than after.
+// extension is a wait for the confirmation of a renewal numbered higher than after.
 type extension struct {
 	after uint64
 	done  chan error
@@ -147,7 +147,7 @@ func (l *Lease) AtRisk(err error) {
 		h.warn()
 		l.s.Notify(h.parent, h.event(EventAtRisk, err))
 	}
-	if l.s.b.Gone() { // nothing will be confirmed any more
+	if l.s.b.Gone() { // nothing will be confirmed anymore
 		l.failWaiting(err)
 	}
 }
@@ -292,7 +292,7 @@ func (l *Lease) Abandon() {
 	l.Moved()
 	l.s.Unlock()
 	if held {
-		// This does not use warn, because the goroutine is the runtime's and may be outside a synctest bubble.
+		// Don't use warn here: this runs on a runtime goroutine, which may be outside the synctest bubble.
 		l.s.Logger.Warn("a held lock was dropped without Unlock; it is no longer renewed and will expire with its TTL",
 			"lock", l.Name, "token", token, "ttl", ttl)
 	}
@@ -311,7 +311,7 @@ func (l *Lease) Renewed(ctx context.Context) error {
 }
 
 // Keep renews the lease on time, even a fixed one, until stop is called. While a renewal is unanswered, stop does
-// nothing and returns false, because the server may store that renewal when no process knows about it any more.
+// nothing and returns false, because the server may store that renewal when no process knows about it anymore.
 func (l *Lease) Keep() (stop func() (stopped bool)) {
 	l.s.Lock()
 	defer l.s.Unlock()
@@ -411,7 +411,7 @@ func (l *Lease) notified(ev kvstore.Event) {
 	l.s.Lock()
 	old := l.Old(ev.Record.Revision)
 	l.s.Unlock()
-	if old { // nearly always a notification of the client's own renewal, whose answer was faster
+	if old { // nearly always a notification of the client's own renewal, whose answer arrived first
 		return
 	}
 	entry := record.Of(ev.Record)

@@ -12,7 +12,7 @@ import (
 // Release ends the lease and deletes its record. The context ends first, because the work under it must not overlap
 // with the next holder's. Further calls wait for the first and return its result.
 //
-// Release returns nil if it was called within the validity and nothing shows that the lock had been lost before.
+// Release returns nil if it was called within the validity and nothing shows that the lock had already been lost.
 // Otherwise it returns the cause of the end. If the server does not answer within the release timeout, the error
 // matches [bucket.ErrUnavailable], and the deletion continues in the background; the lock is free once its TTL has
 // passed, at the latest.

@@ -24,7 +24,7 @@ const (
 	DefaultTTL = 15 * time.Second
 	// DefaultReleaseTimeout limits how long a release takes.
 	DefaultReleaseTimeout = 5 * time.Second
-	// DefaultWatchAfter spares short critical sections a subscription.
+	// DefaultWatchAfter is long enough that short critical sections need no subscription.
 	DefaultWatchAfter = time.Second
 )
 
@@ -38,7 +38,7 @@ type Config struct {
 	Observe        func(context.Context, Event) // nil if there is no observer
 }
 
-// Session manages what a client holds: its leases, its places in queues, and the clean-up after both. Its goroutines
+// Session manages what a client holds: its leases, its places in queues, and the cleanup after both. Its goroutines
 // start with the first record and end with [Session.Close].
 type Session struct {
 	Config
@@ -59,9 +59,9 @@ const (
 	// verifyEvery is the interval between verifications while a client has leases or waits, because others can change
 	// the bucket's settings without any notification.
 	verifyEvery = 5 * time.Minute
-	// verifyTaking is that interval while the client takes locks, because it must not take any in an unfit bucket.
+	// verifyTaking is the interval while the client is taking locks, because it must not take any in an unfit bucket.
 	verifyTaking = 2 * time.Minute
-	// verifyBad is that interval while the bucket is bad.
+	// verifyBad is the interval while the bucket is bad.
 	verifyBad = 5 * time.Second
 )
 
@@ -113,15 +113,15 @@ func (s *Session) connectionChanged(state kvstore.ConnState) {
 		s.RenewAll()
 		s.Work.Go(s.Verify)
 	case kvstore.Closed:
-		// Nothing will be renewed any more, but each context lasts until its validity ends.
+		// Nothing will be renewed anymore, but each context lasts until its lease's validity ends.
 		s.WarnAll(fmt.Errorf("%w: connection closed", bucket.ErrUnavailable))
 	case kvstore.Doubtful:
 		s.doubtBucket()
 	}
 }
 
-// VerifyIfDue verifies the bucket if that is due. Every acquire calls it, because the renewer verifies the bucket only
-// while the client holds something.
+// VerifyIfDue verifies the bucket if a verification is due. Every acquire calls it, because the renewer verifies the
+// bucket only while the client holds something.
 func (s *Session) VerifyIfDue() {
 	s.verifyAfter(verifyTaking) //safety:taking-verified
 }
@@ -233,8 +233,8 @@ func (s *Session) Healthy() error {
 func (s *Session) ClosedWithin() { s.notifier.worker.StopWithin() }
 
 // Close waits until ctx ends for the holders to release their leases, and then ends the remaining ones with cause
-// [bucket.ErrClosed]. It leaves their records to the TTL, because the holders' work may still be stopping. It returns
-// the names of the locks still held. Pending clean-up may take another release timeout.
+// [bucket.ErrClosed]. It leaves their records to expire with their TTLs, because the holders' work may still be
+// stopping. It returns the names of the locks still held. Pending cleanup may take another release timeout.
 func (s *Session) Close(ctx context.Context) (left []string) {
 	left = s.Keeper.Close(ctx)
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.ReleaseTimeout)
