@@ -61,14 +61,14 @@ func (c *Client) readyFor(ctx context.Context) error {
 // bucket unless [WithCreate] forbids that. If ctx has no deadline, New waits up to 10 s for the
 // connection and the server.
 //
-// The error matches [ErrInvalid], [ErrPermission], or [ErrUnavailable] if there is no
-// connection or JetStream, or the bucket has no leader. It matches kvstore.ErrNotFound if the
-// bucket is missing and may not be created, and kvstore.ErrBucketConfig if the bucket is unsafe
-// for locks, in which case the text says how to repair it.
+// The error matches [ErrInvalid], [ErrPermission], or [ErrUnavailable] if there is no connection
+// or JetStream, or the bucket has no leader. It matches kvstore.ErrNotFound if the bucket is
+// missing and New is not allowed to create it, and kvstore.ErrBucketConfig if the bucket is
+// unsafe for locks, in which case the text says how to repair it.
 //
-// The connection remains the caller's. Open it with nats.MaxReconnects(-1) and
-// nats.IgnoreAuthErrorAbort(), or nats.go closes it for good after an outage of two minutes or a
-// second refused login: see docs/guide/shutdown.md.
+// The caller still owns the connection. Open it with nats.MaxReconnects(-1) and
+// nats.IgnoreAuthErrorAbort(), otherwise nats.go closes it for good after an outage of two
+// minutes or a second refused login: see docs/guide/shutdown.md.
 func New(ctx context.Context, nc *nats.Conn, opts ...Option) (*Client, error) {
 	cfg, err := configOf(opts)
 	if err != nil {
@@ -208,7 +208,7 @@ type warning struct {
 }
 
 // give calls fn unless the handle was dropped, an earlier call is still running, or the lock has
-// ended. It runs on a goroutine of its own.
+// ended. It runs on its own goroutine.
 func (w *warning) give() {
 	<-w.ready
 	l := w.handle.Value()
@@ -232,7 +232,7 @@ func (c *Client) Do(ctx context.Context, name string, fn func(ctx context.Contex
 }
 
 // TryDo is [Client.Do] with [Client.TryLock]. If the lock was held or had a queue, fn did not
-// run, and the error is a *[LockedError]. If fn itself may return a *[LockedError], have fn
+// run, and the error is a *[LockedError]. If fn itself can return a *[LockedError], have fn
 // record that it ran.
 func (c *Client) TryDo(ctx context.Context, name string, fn func(ctx context.Context, l *Lock) error, opts ...LockOption) error {
 	return under(ctx, c.TryLock, name, fn, opts)
@@ -307,15 +307,16 @@ func (c *Client) Healthy() error {
 
 // Close stops granting locks, fails the waiters with [ErrClosed], and waits until the holders
 // have unlocked or ctx ends. It then ends the contexts of the remaining locks with the cause
-// [ErrClosed], but leaves their records to the TTL, because their work may still be stopping. If
-// ctx has already ended, as after a signal, Close does not wait for any holder.
+// [ErrClosed], but leaves their records to expire with their TTLs, because their work may still
+// be stopping. If ctx has already ended, as after a signal, Close does not wait for any holder.
 //
-// Close returns nil if no lock was left. Otherwise the error matches ctx's and names up to ten
-// of the locks. Further calls wait for the first one and name the same locks.
+// Close returns nil if no lock was left. Otherwise the error matches ctx's error and names up to
+// ten of the locks. Further calls wait for the first one and name the same locks.
 //
-// Call Close before closing or draining the connection, or other clients wait for the TTL of
-// each held or idle lock: see docs/guide/shutdown.md. Unless an observer or an [EarlyWarning]
-// calls it, Close also waits for pending observer calls, up to the release timeout.
+// Call Close before closing or draining the connection. Otherwise, other clients have to wait
+// out the TTL of each held or idle lock: see docs/guide/shutdown.md. Unless an observer or an
+// [EarlyWarning] calls it, Close also waits for pending observer calls, up to the release
+// timeout.
 func (c *Client) Close(ctx context.Context) error {
 	if err := c.readyFor(ctx); err != nil {
 		return err

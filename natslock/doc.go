@@ -40,8 +40,8 @@
 // A lock is valid from the moment the client sends the write that the server then confirms,
 // until a margin before the server's lease ends: a tenth of the TTL up to 1 s, or a thousandth
 // of a TTL above 1000 s. [Lock.Context] ends no later than the validity, so if the holder loses
-// the server, its context ends before another client can get the lock. A crashed holder keeps
-// others out until its TTL ends.
+// contact with the server, its context ends before another client can get the lock. A crashed
+// holder keeps others out until its TTL ends.
 //
 // At most one holder is inside its validity, provided that the client's clock drifts by less
 // than the margin (10% for a TTL up to 10 s, 6.7% for 15 s, 0.1% for 24 h), the clocks of the
@@ -51,10 +51,11 @@
 // # Waiting
 //
 // Clients are served in the order in which they queue, and so are the goroutines of one client.
-// A client can pass the queue after a crash or a pause, after a second without any change, or
+// A client can bypass the queue after a crash or a pause, after a second without any change, or
 // within 100 ms of seeing the queue empty. Goroutines of one client share a place in the queue
-// and pass the lease on without a message, each with its own token. One that uses a different
-// [TTL], or [NoRenew], [Until] or [MinHold], queues by itself. See docs/guide/waiting.md.
+// and pass the lease on without a message, each with its own token. A goroutine that uses a
+// different [TTL], or [NoRenew], [Until] or [MinHold], queues by itself. See
+// docs/guide/waiting.md.
 //
 // Locks are not reentrant: a client that takes a lock twice waits for itself. To take several
 // mutexes without the risk of a deadlock, use [Client.LockAll].

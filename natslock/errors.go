@@ -39,7 +39,7 @@ var (
 	// already uses for one kind of lock is invalid for another.
 	ErrInvalid = kvstore.ErrInvalid
 	// ErrUnavailable means that the server gave no usable answer. The error also matches the
-	// context's if, and only if, the call's context ended before the answer.
+	// context's error if, and only if, the call's context ended before the answer.
 	ErrUnavailable = bucket.ErrUnavailable
 	// ErrDone means that the job of a [Client.Once] is done. The error also matches [ErrLocked].
 	ErrDone = errors.New("the job is done")
@@ -118,8 +118,8 @@ type TimeoutError struct {
 	Holder *Holder
 	// Own is true if this client itself held the lock. If the caller did, it waited for itself.
 	Own bool
-	// Position is the caller's place in the queue, from 1, when the client last read it. It is 0
-	// if the client was not queued, or the queue was too long to count.
+	// Position is the caller's place in the queue, counting from 1, when the client last read
+	// it. It is 0 if the client was not queued, or the queue was too long to count.
 	Position int
 
 	entry record.Entry // the holder's record
@@ -172,7 +172,7 @@ func public(err error) error {
 	switch {
 	case errors.Is(err, kvstore.ErrClosed) && !errors.Is(err, ErrClosed):
 		return fmt.Errorf("%w: %w", ErrClosed, err)
-	case errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, ErrUnavailable): // a missing record means a free lock, which is no error, so the bucket is missing
+	case errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, ErrUnavailable): // a missing record means a free lock, which is not an error, so the bucket is missing
 		return fmt.Errorf("%w: %w: the bucket no longer exists", err, ErrUnavailable)
 	}
 	return err

@@ -16,8 +16,8 @@ import (
 )
 
 // Handle identifies a lock that was handed over with [Lock.Handoff], so that [Client.Adopt] can
-// take it, even in another process. It is not a secret: any client that may write the lock's
-// record can adopt the lock.
+// take it, even in another process. It is not a secret: any client that is allowed to write the
+// lock's record can adopt the lock.
 type Handle struct {
 	Name  string        // of the lock
 	ID    string        // of the claim, as in [Holder.ID]

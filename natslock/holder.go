@@ -59,7 +59,7 @@ func knownHolder(e record.Entry) *Holder {
 	return holderOf(e)
 }
 
-// describe returns the words that name h in an error. e is the holder's record.
+// describe returns a short description of h for an error. e is the holder's record.
 func describe(h Holder, e record.Entry) string {
 	s := h.Owner
 	if !strings.Contains(s, h.Host) { // the default owner includes the host

@@ -103,14 +103,14 @@ func (l *Lock) Remaining() time.Duration {
 // Extend renews the lock immediately, with a new TTL, or with the same one if ttl is 0. It waits
 // for the server until ctx or the validity ends.
 //
-// Extend returns nil if the server confirmed the renewal within the validity, which then starts
-// anew when this request was sent. The error matches [ErrInvalid] for an [Until] lock, and for a
-// ttl that [TTL] or the [EarlyWarning] refuses. If the lock has ended, the error is the cause
-// (see [Lock.Context]).
+// Extend returns nil if the server confirmed the renewal within the validity. The new validity
+// starts at the moment the request was sent. The error matches [ErrInvalid] for an [Until] lock,
+// and for a ttl that [TTL] or the [EarlyWarning] refuses. If the lock has ended, the error is
+// the cause (see [Lock.Context]).
 //
-// If ctx had ended before the call, the error matches only ctx's, and nothing was sent. If ctx
-// ended during the call, the error also matches [ErrUnavailable]: the server may have extended
-// the lock, but the validity stays as it was, or gets shorter if ttl is.
+// If ctx had ended before the call, the error matches only ctx's error, and nothing was sent. If
+// ctx ended during the call, the error also matches [ErrUnavailable]: the server may have
+// extended the lock, but the validity stays as it was, or gets shorter if ttl is.
 func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	h := l.holding()
 	if ctx == nil && h != (noLock{}) {
@@ -143,8 +143,8 @@ func (l *Lock) SetMeta(ctx context.Context, m map[string]string) error {
 // waiting writers close the channel.
 //
 // Contended does not block. The client learns of a waiter immediately, or within 5 s if the
-// notification is lost, but not of a [Client.TryLock], which does not queue. A user that may not
-// read the queue learns only of its own client's goroutines.
+// notification is lost, but not of a [Client.TryLock], which does not queue. A user that is not
+// allowed to read the queue learns only of its own client's goroutines.
 func (l *Lock) Contended() <-chan struct{} {
 	ch := l.holding().Contended()
 	runtime.KeepAlive(l)
@@ -157,14 +157,14 @@ func (l *Lock) Contended() <-chan struct{} {
 // works. Further calls return the result of the first.
 //
 // Unlock returns nil if the call came within the validity and nothing shows that the lock had
-// been lost before. Otherwise the error matches one of these:
+// already been lost. Otherwise the error matches one of these:
 //
 //   - [ErrLost] or [ErrBroken]: the lock had been lost, and other clients may have held it.
 //   - [ErrClosed] or [ErrEnded]: [Client.Close] had ended the lock, or the time of an [Until]
-//     lock was over. Any later work was unprotected.
+//     lock was over. Any work after that was unprotected.
 //   - [ErrUnavailable]: the lock was held until the call, but the server did not confirm the
-//     release, so the next holder may have to wait for the TTL. The error also matches ctx's if,
-//     and only if, ctx ended the wait.
+//     release, so the next holder may have to wait for the TTL. The error also matches ctx's
+//     error if, and only if, ctx ended the wait.
 func (l *Lock) Unlock(ctx context.Context) error {
 	h := l.holding()
 	if h != (noLock{}) {
@@ -178,7 +178,7 @@ func (l *Lock) Unlock(ctx context.Context) error {
 	return err
 }
 
-// retire ends the lock's context and leaves the record to its TTL.
+// retire ends the lock's context and leaves the record to expire with its TTL.
 func (l *Lock) retire() error {
 	l.cleanup.Stop()
 	err := l.holding().Retire()

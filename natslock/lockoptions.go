@@ -78,8 +78,9 @@ func Meta(m map[string]string) LockOption {
 }
 
 // Until acquires a lock that ends at t, at most 365 days ahead, and is never renewed. The wait
-// for it also ends at t. The server frees it at Unlock, or else up to 2 s after t (a thousandth
-// of the lock's length if that is more). Until excludes [TTL] and [NoRenew].
+// for the lock also ends at t. The server frees the lock at Unlock, or else up to 2 s after t (a
+// thousandth of the lock's length if that is more). Until cannot be combined with [TTL] or
+// [NoRenew].
 //
 // At t the lock ends as planned and is not lost: its context, and an Unlock after t, return an
 // error that matches [ErrEnded]. [Lock.Extend] does not move t.
@@ -110,14 +111,14 @@ const (
 // Linger makes the client keep the lock idle for up to d after the last Unlock, at most 1 h. The
 // client's next Lock then usually costs no message. Exclusion, order and tokens do not change.
 //
-// The client gives up an idle lock when another client queues for it, a goroutine asks with a
-// different TTL or mode, the client is closed, or there are more than [Tuning].MaxLingering. If
-// the notification of a waiter is lost, that takes up to 5 s. Where notifications never arrive,
-// it can take as long as d: see docs/guide/waiting.md.
+// The client gives up an idle lock when another client queues for it, a goroutine asks for it
+// with a different TTL or mode, the client is closed, or there are more idle locks than
+// [Tuning].MaxLingering. If the notification of a waiter is lost, that takes up to 5 s. Where
+// notifications never arrive, it can take as long as d: see docs/guide/waiting.md.
 //
 // If the client crashes, an idle lock keeps others out until its TTL ends. To another client's
-// [Client.TryLock] it counts as held. Linger excludes [Until], [NoRenew], [MinHold], semaphore
-// permits and, except for readers, a negative [Tuning].Turn.
+// [Client.TryLock] it counts as held. Linger cannot be combined with [Until], [NoRenew],
+// [MinHold], semaphore permits or, except for readers, a negative [Tuning].Turn.
 func Linger(d time.Duration) LockOption {
 	return func(c *lockConfig) error {
 		if d <= 0 || d > maxLinger {
@@ -128,16 +129,17 @@ func Linger(d time.Duration) LockOption {
 	}
 }
 
-// MinHold keeps others out for d after the grant, by the server's clock and at most 12 h,
-// however early the holder unlocks. Use it for a short job that several replicas start at the
-// same time: if their clocks differ by less than d, the job runs once. See
+// MinHold keeps others out for d after the grant, measured by the server's clock, however early
+// the holder unlocks. d is at most 12 h. Use it for a short job that several replicas start at
+// the same time: if their clocks differ by less than d, the job runs once. See
 // docs/guide/periodic.md.
 //
-// An Unlock before d is over ends the lock's context, but leaves the record until then, and
+// An Unlock before d is over ends the lock's context, but leaves the record until d is over, and
 // returns nil if the server has confirmed that. Others, including goroutines of this client, get
 // the lock up to about 1 s after d, rounded up to whole seconds, or when an operator breaks it
 // immediately. The lock's TTL covers d, so others stay out even if the client crashes or loses
-// the lock. MinHold excludes [Until], [Linger], readers and [Client.LockAll].
+// the lock. MinHold cannot be combined with [Until] or [Linger], or used for readers or with
+// [Client.LockAll].
 func MinHold(d time.Duration) LockOption {
 	return func(c *lockConfig) error {
 		if d <= 0 || d > maxMinHold {
@@ -162,9 +164,8 @@ func Detached() LockOption {
 // re-arms the warning. Choose d well below two thirds of the TTL, which is what is left when a
 // renewal is due. The acquire refuses a d that is not shorter than the validity of a new lease.
 //
-// fn runs immediately, on a goroutine of its own, but not while an earlier call is still
-// running, after the lock has ended, or for a dropped handle. [Client.Close] does not wait for
-// it.
+// fn runs immediately, on its own goroutine, but not while an earlier call is still running,
+// after the lock has ended, or for a dropped handle. [Client.Close] does not wait for it.
 func EarlyWarning(d time.Duration, fn func(*Lock)) LockOption {
 	return func(c *lockConfig) error {
 		if d <= 0 || fn == nil {

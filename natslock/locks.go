@@ -37,7 +37,7 @@ var errNoLocks = fmt.Errorf("%w: the natslock.LockSet was not returned by an acq
 // refused.
 //
 // Every client acquires names in the same order, so such calls do not deadlock, provided that
-// the caller holds no other lock that another call wants. LockAll keeps the locks that it has
+// the caller holds no other lock that another call wants. LockAll keeps the locks it already has
 // while it waits for the others. Meanwhile a [NoRenew] lease can end.
 //
 // LockAll returns all locks, or an error and no lock. Before returning an error it releases the

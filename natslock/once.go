@@ -16,9 +16,9 @@ const maxKeep = 365 * 24 * time.Hour
 //
 // fn runs under the mutex of this name. If it returns nil, the job is done, and no client gets
 // the lock for keep, 1 s to 365 days, which must outlast every call for this name. If fn returns
-// an error or panics, the next call runs the job again, and after a crash the next call after
+// an error or panics, the next call runs the job again, and after a crash the first call after
 // the TTL does. If fn unlocks l or hands it off, the job does not count as done. No two runs
-// hold the lock at the same time, but a run may repeat work of a crashed one.
+// hold the lock at the same time, but a run may repeat work done by a crashed one.
 //
 // Once returns nil if fn ran and the job is done. If fn did not run, the error is that of
 // [Client.TryLock]: it matches [ErrDone] and [ErrLocked] if the job is done, and only ErrLocked

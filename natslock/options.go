@@ -113,8 +113,8 @@ func WithCreate(allowed bool) Option {
 	}
 }
 
-// WithTTL sets the TTL of locks without a [TTL] of their own: 1 s to 24 h, rounded up to whole
-// seconds, 15 s by default. See docs/guide/leases.md on how to choose it.
+// WithTTL sets the TTL of locks acquired without the [TTL] option: 1 s to 24 h, rounded up to
+// whole seconds, 15 s by default. See docs/guide/leases.md on how to choose it.
 func WithTTL(d time.Duration) Option {
 	return func(c *config) (err error) {
 		c.session.TTL, err = clock.RoundTTL(d, false)
@@ -157,7 +157,7 @@ type Tuning struct {
 	//
 	// With a negative Turn, each goroutine that wants a mutex or a write lock queues by itself.
 	// All clients' goroutines are then served in the exact order in which they queue, but each
-	// hand-over takes messages, and [Linger] is refused except for readers. For a semaphore, a
+	// handover takes messages, and [Linger] is refused except for readers. For a semaphore, a
 	// negative Turn only removes the turn. See docs/guide/waiting.md.
 	Turn time.Duration
 	// WatchAfter is the age at which the client subscribes to the record of a held lock, 1 s by
@@ -169,7 +169,7 @@ type Tuning struct {
 	// most.
 	ReleaseTimeout time.Duration
 	// MaxLingering limits how many locks the client keeps idle for [Linger], 10,000 by default,
-	// or none if negative. Beyond that the client gives up the least recently used one.
+	// or none if negative. Beyond that, the client gives up the least recently used lock.
 	MaxLingering int
 }
 

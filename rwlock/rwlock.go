@@ -10,7 +10,7 @@
 //		return query(ctx)
 //	}, natslock.MaxWait(time.Minute))
 //
-// # How it excludes
+// # How exclusion works
 //
 // A reader writes its own record on the condition that the lock's gate is free. The server checks
 // the condition and stores the record in one step. A writer takes the gate like a mutex, after
@@ -19,15 +19,15 @@
 // To decide that they have left, the writer trusts only the stream's leader. If the bucket has
 // one replica, a single response is enough. Otherwise it takes two, with a write to the gate in
 // between, because a deposed leader cannot confirm that write. These writes and responses must
-// fit into 800 ms. If the link is too slow for that, a writer fails with
+// complete within 800 ms. If the link is too slow for that, a writer fails with
 // [natslock.ErrUnavailable].
 //
 // # Fairness
 //
 // Readers and writers share one queue, ordered as in package natslock. A reader enters when no
 // writer is ahead of it, and a writer enters when no client is. So consecutive readers enter
-// together, a reader never overtakes an earlier writer that its client has heard of, and neither
-// side starves. A crash or a pause can change the order.
+// together, a reader never overtakes a writer that is ahead of it and that its client has heard
+// of, and neither side starves. A crash or a pause can change the order.
 //
 // # Tokens
 //
@@ -111,12 +111,12 @@ func (rw *RWLock) TryLock(ctx context.Context, name string, opts ...natslock.Loc
 
 // RLock acquires a read lock. It waits and returns like [RWLock.Lock].
 //
-// The client's goroutines share one lease and its token, so an additional reader costs no
-// message, until the client learns of a writer. That can take up to a second if a notification is
-// lost. Later readers queue. If the lease is lost or broken, or if one of the goroutines drops
-// its Lock without calling Unlock, all locks that share the lease end. While a lease is shared,
-// [natslock.Lock.Extend] can only lengthen it. A lock with [natslock.Until], [natslock.NoRenew],
-// a different TTL or different metadata gets its own lease.
+// The client's goroutines share one lease and its token, so an additional reader costs no message
+// until the client learns of a writer, which can take up to a second if a notification is lost.
+// From then on, new readers queue. If the lease is lost or broken, or if one of the goroutines
+// drops its Lock without calling Unlock, all locks that share the lease end. While a lease is
+// shared, [natslock.Lock.Extend] can only lengthen it. A lock with [natslock.Until],
+// [natslock.NoRenew], a different TTL or different metadata gets its own lease.
 func (rw *RWLock) RLock(ctx context.Context, name string, opts ...natslock.LockOption) (*natslock.Lock, error) {
 	return rw.acquire(ctx, record.Shared, true, name, opts)
 }

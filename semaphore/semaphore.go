@@ -25,7 +25,7 @@
 //
 // # Different numbers
 //
-// The number of permits is not stored, so all clients should pass the same one. A client that
+// The number of permits is not stored, so all clients should pass the same number. A client that
 // passes n takes only slots below n. So at most n of the holders passed n or less, and the
 // largest number limits all holders together. There is one queue for all numbers. The client at
 // its head waits for a slot below its own number, and those behind it wait too, even while a

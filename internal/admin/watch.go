@@ -66,7 +66,7 @@ type watcher struct {
 	keys    []string      // patterns, one for each watch
 	missed  chan struct{} // signaled after the connection was interrupted
 	created time.Time     // when the bucket was created
-	checked time.Time     // last check, by the server's clock; no earlier change was missed
+	checked time.Time     // last check, by the server's clock; no change before it was missed
 
 	mu      sync.Mutex
 	ended   map[string]uint64 // revisions of notified tombstones, by key; nil unless the locks are being read

@@ -20,8 +20,8 @@ var inside = bridge.Natslock[*natslock.Client, *natslock.Lock, natslock.Option, 
 // Logger returns a client's logger.
 func Logger(c *natslock.Client) *slog.Logger { return inside.Logger(c) }
 
-// Patient returns an option for an acquire that never overtakes another client, whether in a turn or after its own
-// release, and that shows its metadata only in the holder's record.
+// Patient returns an option for an acquire that never overtakes another client, whether during its turn or after its
+// own release, and that shows its metadata only in the holder's record.
 func Patient() natslock.LockOption { return inside.Patient() }
 
 // For returns an option that sets the purpose in a lock's records.

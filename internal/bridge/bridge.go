@@ -22,9 +22,9 @@ type Inside[Client, Lock, Option, LockOption, Holder any] interface {
 	// Under runs fn while holding the lock that take acquires, for packages rwlock and semaphore.
 	Under(ctx context.Context, take func(context.Context, string, ...LockOption) (Lock, error), name string,
 		fn func(context.Context, Lock) error, opts []LockOption) error
-	// Patient returns an option for an acquire that never overtakes another client, whether in a turn or
-	// after its own release, and that shows its metadata only in the holder's record. It is for package
-	// election.
+	// Patient returns an option for an acquire that never overtakes another client, whether during its
+	// turn or after its own release, and that shows its metadata only in the holder's record. It is for
+	// package election.
 	Patient() LockOption
 	// Purpose returns an option that states a lock's purpose in its records, for packages election,
 	// partition and script.

@@ -19,7 +19,7 @@ import (
 )
 
 // Handle identifies a script's lock. Processes pass it on as text, and a script can use it any number of
-// times. It is not a secret: any client that may write the lock's record can use it.
+// times. It is not a secret: any client that is allowed to write the lock's record can use it.
 type Handle struct {
 	admin.Left
 	TTL time.Duration // as requested when the lock was taken

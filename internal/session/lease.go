@@ -385,7 +385,7 @@ func (l *Lease) confirm(ctx context.Context, fresh bool) error {
 }
 
 // startWatch subscribes to the lease's record. The renewal that follows proves that the subscription is in place and
-// that no earlier change was missed. startWatch runs on the keeper's sender.
+// that no change before it was missed. startWatch runs on the keeper's sender.
 func (l *Lease) startWatch() {
 	w, err := l.s.b.Watch(l.Key, l.notified)
 	if err != nil {

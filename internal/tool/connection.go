@@ -12,8 +12,8 @@ import (
 	"golang.org/x/net/proxy"
 )
 
-// Connection says how to reach the server, by means of the nats command's flags, variables and
-// contexts. A flag overrides the environment, which overrides the context. All login methods
+// Connection says how to reach the server, using the nats command's flags, environment variables
+// and contexts. A flag overrides the environment, which overrides the context. All login methods
 // together are one setting: if a flag selects one, those in the environment and the context are
 // ignored.
 //
@@ -46,7 +46,7 @@ type Connection struct {
 	expired string          // message that its login's token has expired, with the remedy; "" if the token is valid
 }
 
-// Parsed records which flags are on the command line, as opposed to set by the environment.
+// Parsed records which flags were given on the command line rather than set by the environment.
 func (c *Connection) Parsed(ctx *kong.Context) {
 	c.given = make(map[string]bool)
 	for _, p := range ctx.Path {
@@ -87,8 +87,8 @@ type login struct {
 }
 
 // login returns the login method that takes precedence. Its layer is nowhere if only the context
-// has one. Two flags that contradict each other are an error. Among variables, the order is that
-// of the nats command.
+// has one. Two flags that contradict each other are an error. Environment variables have the
+// same order as in the nats command.
 func (c *Connection) login() (best login, err error) {
 	ways := []login{
 		{"--user", max(c.layer("user", c.User), c.layer("password", c.Password)), c.applyUser},
@@ -136,7 +136,7 @@ func (c *Connection) Verify() error {
 	return err
 }
 
-// servers returns the servers' URLs and the layer that they come from.
+// servers returns the servers' URLs and the layer they come from.
 func (c *Connection) servers(of Context) (urls []string, from layer, err error) {
 	from = c.layer("server", c.Server)
 	source := "--server"

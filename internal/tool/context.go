@@ -43,8 +43,8 @@ func readContext(name string) (c Context, err error) {
 	if abs, err := filepath.Abs(name); !strings.HasSuffix(name, ".json") || err != nil || !isFile(abs) {
 		dir, err := configDir()
 		if name == "" {
-			// A service may have no home directory, or no access to it. Then no context is
-			// selected.
+			// A service may have no home directory, or no access to it. In that case, no
+			// context is selected.
 			selected := filepath.Join(dir, "context.txt")
 			if _, missing := os.Stat(selected); err != nil || missing != nil {
 				return c, nil

@@ -16,8 +16,8 @@ import (
 	"github.com/natslock/locks/internal/plain"
 )
 
-// Dial connects to the server. opts override all other settings. Dial also returns the servers
-// that it tried, without credentials, and the context's settings for [Connection.JetStream].
+// Dial connects to the server. opts override all other settings. Dial also returns the servers it
+// tried, without credentials, and the context's settings for [Connection.JetStream].
 func (c *Connection) Dial(opts ...nats.Option) (nc *nats.Conn, servers string, of Context, err error) {
 	if !c.NoContext {
 		if of, err = readContext(c.Context); err != nil {
@@ -90,7 +90,7 @@ func TLSRemedy(err error) string {
 		return "the server sends its greeting before the handshake: omit --tlsfirst, or tls_first in the context"
 	case errors.Is(err, nats.ErrSecureConnWanted):
 		return "the server has no TLS: omit tls:// and the certificates, or specify another server"
-	case refused, errors.Is(err, nats.ErrTLS) && strings.Contains(err.Error(), "after TLS handshake"): // the alert got lost
+	case refused, errors.Is(err, nats.ErrTLS) && strings.Contains(err.Error(), "after TLS handshake"): // the alert was lost
 		return "the server requires a valid client certificate from an authority that it trusts: use --tlscert and --tlskey"
 	}
 	return ""

@@ -52,8 +52,8 @@ func Exitf(code int, format string, args ...any) error {
 // Usagef is [Exitf] for an invalid command line.
 func Usagef(format string, args ...any) error { return Exitf(ExitUsage, format, args...) }
 
-// CodeOf returns the exit code for err, which is that of an [Error] or the one that fits an
-// error of the library or of NATS. It is 0 for nil.
+// CodeOf returns the exit code for err: that of an [Error], or the one that fits an error
+// from the library or from NATS. It is 0 for nil.
 func CodeOf(err error) int {
 	if err == nil {
 		return 0

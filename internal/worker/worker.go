@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// linger is how long a worker's goroutine stays when there is no work. A new goroutine for every lock would have to
-// grow its stack each time.
+// linger is how long a worker's goroutine stays around when there is no work. A new goroutine for every lock would have
+// to grow its stack each time.
 const linger = time.Second
 
 // Worker runs functions one after another on a goroutine that exists only while there is work, and a little longer. The

@@ -89,7 +89,7 @@ func (a *Admin) client() *natslock.Client {
 // Info shows each record as the answering replica has it.
 //
 // The error matches [natslock.ErrInvalid], [natslock.ErrUnavailable] (including when no leader
-// answers within a second), [natslock.ErrPermission], [natslock.ErrClosed] or ctx's.
+// answers within a second), [natslock.ErrPermission], [natslock.ErrClosed] or ctx's error.
 func (a *Admin) Inspect(ctx context.Context, kind Kind, name string) (Info, error) {
 	in, err := inside(ctx, a.client())
 	if err != nil {
@@ -108,7 +108,7 @@ func (a *Admin) Inspect(ctx context.Context, kind Kind, name string) (Info, erro
 //
 // An error ends the sequence. It matches [natslock.ErrInvalid] for a pattern that matches no
 // name, [natslock.ErrUnavailable] (including when no leader answers within a second),
-// [natslock.ErrPermission], [natslock.ErrClosed] or ctx's.
+// [natslock.ErrPermission], [natslock.ErrClosed] or ctx's error.
 func (a *Admin) List(ctx context.Context, pattern string) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
 		in, err := inside(ctx, a.client())
@@ -131,7 +131,7 @@ func (a *Admin) List(ctx context.Context, pattern string) iter.Seq2[Info, error]
 // RemoveOverdue returns the number of records removed and the number left, even with an error.
 // If a client renews its record in the meantime, the record counts as left and is not touched,
 // because the server compares revisions. The error matches [natslock.ErrInvalid],
-// [natslock.ErrUnavailable], [natslock.ErrPermission], [natslock.ErrClosed] or ctx's.
+// [natslock.ErrUnavailable], [natslock.ErrPermission], [natslock.ErrClosed] or ctx's error.
 func (a *Admin) RemoveOverdue(ctx context.Context, pattern string, limit int) (removed, left int, err error) {
 	if limit < 1 {
 		return 0, 0, fmt.Errorf("remove overdue records of locks %.512q: %w: a limit of %d", pattern, record.ErrInvalidOption, limit)
@@ -171,7 +171,7 @@ type BreakRequest struct {
 }
 
 // Break ends one claim to a lock, the holder's or one reader's, and never any claim other than
-// the one that req names. The holder is notified and cannot renew its lease. Unless
+// the one that req identifies. The holder is notified and cannot renew its lease. Unless
 // req.Immediately is set, no other client gets in before the holder has unlocked or its lease
 // would have ended anyway.
 //

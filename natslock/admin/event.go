@@ -26,7 +26,7 @@ const (
 	// hold is over ([natslock.MinHold]). A lock that was handed over ([natslock.Lock.Handoff])
 	// is released when a client adopts it or its TTL has passed.
 	EventReleased
-	// EventExpired means that a lease ended that its client neither renewed nor released. For an
+	// EventExpired means that a lease ended without its client renewing or releasing it. For an
 	// observer, this client lost the lock, and the event's Cause says why. Watch also reports
 	// the planned end of an [natslock.Until] lock this way, because the bucket shows no
 	// difference.
@@ -41,11 +41,12 @@ const (
 	// The event's Cause says why. Observers only.
 	//
 	// If the connection was closed, or the server refuses the renewal because it is full or the
-	// user may no longer write, the lock is held until the end of its validity, and longer if a
-	// later renewal is accepted. If the Cause matches kvstore.ErrBucketConfig, the bucket is
-	// unfit: the lease continues, but may not keep out clients that have not noticed yet.
+	// user is no longer allowed to write, the lock is held until the end of its validity, and
+	// longer if a later renewal is accepted. If the Cause matches kvstore.ErrBucketConfig, the
+	// bucket is unfit: the lease continues, but it might not keep out clients that have not
+	// noticed yet.
 	EventAtRisk
-	// EventWatching means that the watch reports changes from here on. For earlier ones, list
+	// EventWatching means that the watch reports changes from here on. For earlier changes, list
 	// the locks. It is the first event of [Admin.Watch], and is repeated after each connection
 	// outage. Watch only.
 	EventWatching
@@ -89,8 +90,8 @@ type Event struct {
 	// again, writes these grants with its next renewal or the release. Watch only.
 	Grants uint64
 	// Late is the time between an [EventRenewed] and the previous write, if that exceeds two
-	// thirds of the TTL. Because the client renews after a third, a renewal was lost or delayed.
-	// Late is 0 for any other event. [Admin.Watch] and [Admin.History] only.
+	// thirds of the TTL. Because the client renews after a third, this means that a renewal was
+	// lost or delayed. Late is 0 for any other event. [Admin.Watch] and [Admin.History] only.
 	Late time.Duration
 	// Since is set in an [EventWatching] that follows a connection outage, or events that
 	// arrived faster than they were consumed. Events between Since and Time may be missing. In
@@ -98,7 +99,7 @@ type Event struct {
 	Since time.Time
 	// Until is the end of an [EventGap], which begins at Time. Missed is the number of missing
 	// writes to the bucket, or 0 if that is unknown. In a gap without a Name, the writes may
-	// concern any lock. In a gap with a Name, Missed is a lower bound for that lock's missing
+	// concern any lock. In a gap with a Name, Missed is a lower bound on that lock's missing
 	// grants and ends, inferred from its later records. A gap without a Name includes them too.
 	Until  time.Time
 	Missed uint64

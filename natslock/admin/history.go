@@ -12,18 +12,19 @@ import (
 // the first event. "lockctl init --history" creates the history.
 //
 // The events are those of [Admin.Watch], with the times at which the server copied the writes
-// into the history, shortly after the writes. The end of a hold does not name the holder if it
-// got the lock more than an hour before since and did not renew it in that hour.
+// into the history, shortly after the writes. The end of a hold does not name the holder if the
+// holder got the lock more than an hour before since and did not renew it in that hour.
 //
 // A history can be incomplete. History yields an [EventGap] wherever writes are missing: before
 // the history begins, where the server could not copy a write in time, and where the history
-// lags behind the bucket. An EventGap without a name counts the writes of all locks. One with a
-// name counts that lock's missing grants and ends, as its own records show. A hold that ends in
-// a gap may lack its end or appear as expired, and a hold inside a gap may have left no trace.
+// lags behind the bucket. An EventGap without a name counts the writes of all locks. An
+// EventGap with a name counts that lock's missing grants and ends, as its own records show. A
+// hold that ends in a gap may lack its end or appear as expired, and a hold inside a gap may
+// have left no trace.
 //
 // The sequence ends with the last event kept at the time of the call, or with an error that
 // matches kvstore.ErrNoHistory for a bucket without a history, [natslock.ErrInvalid],
-// [natslock.ErrUnavailable], [natslock.ErrPermission], [natslock.ErrClosed] or ctx's.
+// [natslock.ErrUnavailable], [natslock.ErrPermission], [natslock.ErrClosed] or ctx's error.
 func (a *Admin) History(ctx context.Context, pattern string, since time.Time) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		in, err := inside(ctx, a.client())

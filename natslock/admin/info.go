@@ -81,7 +81,7 @@ type Holder struct {
 	Waited time.Duration
 	// Lingers is true if the client may keep the lock idle: see [natslock.Linger]. Idle is true
 	// if no goroutine of the client was using the lock when the client wrote the record, at the
-	// grant or its last renewal. One may be using it by now.
+	// grant or its last renewal. A goroutine may be using it by now.
 	Lingers, Idle bool
 	// Fixed is true if the client does not renew the lease ([natslock.NoRenew],
 	// [natslock.Until]), or no longer does because it handed the lock over
@@ -144,7 +144,7 @@ type Waiter struct {
 	// the waiter renews it. Zero means never.
 	Expires time.Time
 	// Overdue is true if the TTL has passed by a server's clock but the server has not removed
-	// the record. Nobody waits because of it.
+	// the record. The record holds up no other waiter.
 	Overdue bool
 }
 

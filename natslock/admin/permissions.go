@@ -13,7 +13,7 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Role is what a NATS user may do: see [Permissions].
+// Role is what a NATS user is allowed to do: see [Permissions].
 type Role int
 
 const (
@@ -91,12 +91,12 @@ type PermissionSet struct {
 const maxPrefix = 255
 
 // Permissions returns the subjects that a NATS user needs for locks. The server can refuse all
-// others. A call that needs a refused subject returns [natslock.ErrPermission].
+// other subjects. A call that needs a refused subject returns [natslock.ErrPermission].
 //
-// Permissions separate names, not people: a user that may take a lock can also delete its record
-// or write a false one. Within one account, a user that may publish any request can name another
-// user's key as its reply subject, and the server then stores the reply there. Give users that
-// do not trust each other separate accounts.
+// Permissions separate names, not people: a user that is allowed to take a lock can also delete
+// its record or write a false one. Within one account, a user that is allowed to publish any
+// request can name another user's key as its reply subject, and the server then stores the reply
+// there. Give users that do not trust each other separate accounts.
 //
 // The error matches [natslock.ErrInvalid] if the pattern cannot match any name or another field
 // is invalid, and kvstore.ErrInvalidKey if the bucket's name is invalid.

@@ -21,15 +21,15 @@ const maxUnread = 1 << 16
 // nothing. Another EventWatching follows each connection outage. Events since its Since may have
 // been missed, so list the locks again.
 //
-// Events are hints, because any user that may publish notifications can forge them. If the
-// notification of a lock's end is missing, Watch reports the end when the lease is over, even
-// for a lock that was held before the watch began.
+// Events are hints, because any user that is allowed to publish notifications can forge them. If
+// the notification of a lock's end is missing, Watch reports the end when the lease is over,
+// even for a lock that was held before the watch began.
 //
 // The sequence ends without an error when ctx ends or the caller stops. Otherwise the error
 // matches [natslock.ErrInvalid], [natslock.ErrClosed], kvstore.ErrNoWatch if the bucket does not
 // publish its changes, or [natslock.ErrUnavailable] if the connection was closed, the bucket was
-// deleted or re-created, or the caller left more than 65,536 events unread. A user that may not
-// subscribe to the notifications gets neither events nor an error.
+// deleted or re-created, or the caller left more than 65,536 events unread. A user that is not
+// allowed to subscribe to the notifications gets neither events nor an error.
 func (a *Admin) Watch(ctx context.Context, pattern string) iter.Seq2[Event, error] {
 	return watch(ctx, a.client(), pattern, eachOf((*view.Admin).Watch))
 }
