@@ -52,8 +52,8 @@ var (
 type LockedError struct {
 	Name string
 	// Holder held the lock at some point during the call. It is nil if this library cannot read
-	// the record, or if the lock is free but clients are queued. For a semaphore it is one of
-	// several.
+	// the record, or if the lock is free but clients are queued. For a semaphore, Holder is one
+	// of several holders.
 	Holder *Holder
 	// Own is true if this client itself holds the lock.
 	Own bool

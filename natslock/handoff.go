@@ -43,8 +43,8 @@ func (h Handle) MarshalText() ([]byte, error) {
 	return fmt.Appendf(nil, "%s:%s:%s:%s:%d:%d", handleText, h.kind, encoded, h.ID, h.Token, int64(h.TTL/time.Second)), nil
 }
 
-// UnmarshalText decodes the text of a handle. The error matches [ErrInvalid] and leaves h
-// unchanged.
+// UnmarshalText decodes the text of a handle. On failure, the error matches [ErrInvalid] and h
+// is unchanged.
 func (h *Handle) UnmarshalText(text []byte) error {
 	fields := strings.Split(string(text), ":")
 	if len(fields) != 6 || fields[0] != handleText {

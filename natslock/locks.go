@@ -170,7 +170,7 @@ func (g *gathering) lock() error {
 		if n < len(errs) && g.wait.Err() != nil && errors.Is(errs[n], ErrUnavailable) {
 			return g.failure(g.names[n], errs[n]) // the wait ended without an answer
 		}
-		// While a client waits for a name, it holds only smaller ones.
+		// While a client waits for one name, it holds only names that come earlier in the order.
 		back = g.giveBack(n) //safety:all-given-back
 	}
 	for ; n < len(g.names); n++ {
@@ -219,8 +219,8 @@ func (g *gathering) keep(l *Lock) {
 	})
 }
 
-// giveBack releases the locks from index n on in the background, and closes the channel when it
-// is done.
+// giveBack releases the locks from index n on in the background, and closes the returned channel
+// when done.
 func (g *gathering) giveBack(n int) <-chan struct{} {
 	var all sync.WaitGroup
 	for i, l := range g.got[n:] {

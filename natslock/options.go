@@ -122,7 +122,7 @@ func WithTTL(d time.Duration) Option {
 	}
 }
 
-// WithOwner sets the holder's name that other clients see, up to 1024 bytes. It need not be
+// WithOwner sets the holder's name as other clients see it, up to 1024 bytes. It need not be
 // unique, and does not affect locking. The default is "name@host:pid" with the connection's name
 // (nats.Name), or "host:pid" without one.
 func WithOwner(owner string) Option {
@@ -161,9 +161,9 @@ type Tuning struct {
 	// negative Turn only removes the turn. See docs/guide/waiting.md.
 	Turn time.Duration
 	// WatchAfter is the age at which the client subscribes to the record of a held lock, 1 s by
-	// default. A subscribed client learns of a break immediately, and any other at its next
-	// renewal. Less than a millisecond subscribes from the start, and a negative duration never
-	// does.
+	// default. A subscribed client learns of a break immediately, and any other client at its
+	// next renewal. With less than a millisecond, the client subscribes from the start; with a
+	// negative duration, it never does.
 	WatchAfter time.Duration
 	// ReleaseTimeout limits how long [Lock.Unlock] waits for the server: 5 s by default, 1 h at
 	// most.

@@ -27,10 +27,11 @@
 //
 // The number of permits is not stored, so all clients should pass the same number. A client that
 // passes n takes only slots below n. So at most n of the holders passed n or less, and the
-// largest number limits all holders together. There is one queue for all numbers. The client at
-// its head waits for a slot below its own number, and those behind it wait too, even while a
-// higher slot is free. To change the number, restart the clients with the new one. Until the last
-// client has restarted, the larger number is the limit, although fewer permits may be in use.
+// largest number limits the total number of holders. There is one queue for all numbers. The
+// client at its head waits for a slot below its own number, and the clients behind it wait too,
+// even while a higher slot is free. To change the number, restart the clients with the new one.
+// Until the last client has restarted, the larger number is the limit, although fewer permits may
+// be in use.
 //
 // # Tokens
 //

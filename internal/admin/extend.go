@@ -15,7 +15,8 @@ import (
 )
 
 // Left is the handle of a lock that no process renews. The lock's record stays in the bucket when
-// the process that took it ends. Later processes use this handle to extend and release the lock.
+// the process that took the lock ends. Later processes use this handle to extend and release the
+// lock.
 type Left struct {
 	Key   string // the record's
 	ID    string // the claim's

@@ -66,7 +66,7 @@ type Inside[Client, Lock, Option, LockOption, Holder any] interface {
 	WrapStore(wrap func(kvstore.KV) kvstore.KV) Option
 	// Left returns the remaining validity of a lock, which is negative after its end, for tests.
 	Left(l Lock) time.Duration
-	// Drop does what happens when a lock's handle is dropped, for tests in fake time.
+	// Drop acts as if a lock's handle had been dropped, for tests in fake time.
 	Drop(l Lock)
 }
 

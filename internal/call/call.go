@@ -296,7 +296,7 @@ func (a *Call) noAnswer(err error) result {
 	return result{Outcome: failed, Err: err}
 }
 
-// Over returns the reason why the wait is over, or nil if it continues.
+// Over returns the reason the wait is over, or nil if it continues.
 func (a *Call) Over() error {
 	if a.ctx.Err() != nil {
 		return context.Cause(a.ctx)
@@ -304,7 +304,7 @@ func (a *Call) Over() error {
 	return context.Cause(a.c.b.Granting())
 }
 
-// Unfit returns the reason why the bucket is unfit, or nil if the client knows of none.
+// Unfit returns the reason the bucket is unfit, or nil if the client knows of none.
 func (a *Call) Unfit() error {
 	if err := context.Cause(a.c.b.Granting()); errors.Is(err, kvstore.ErrBucketConfig) {
 		return err

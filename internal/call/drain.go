@@ -197,7 +197,8 @@ func (d *drain) takeDepartures() {
 	clear(d.departed)
 }
 
-// wait waits for a notification or until the next read is due. answered is true if the leader answered the last read.
+// wait waits until a notification arrives or the next read is due. answered is true if the leader answered the last
+// read.
 func (d *drain) wait(answered bool) core.DrainStep {
 	b := d.a.c.b
 	pause := d.Pause(d.back.after(answered), b.Now())

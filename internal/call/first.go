@@ -141,7 +141,7 @@ func (f *first) failed(err error) result {
 	return result{}
 }
 
-// stay waits for a notification or until the next read is due.
+// stay waits until a notification arrives or the next read is due.
 func (f *first) stay() result {
 	a, b := f.a, f.a.c.b
 	if k, _ := f.Shortest(b.Now()); k >= 0 {

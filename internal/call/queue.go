@@ -47,7 +47,7 @@ func (a *Call) Wait(holder record.Entry) claim.Result {
 }
 
 // enqueue writes a place with a new id, either over the tombstone of a place that this client has left or under a new
-// key. The place's revision is the ticket. begun is the time at which the call began to queue.
+// key. The place's revision is the ticket. begun is when the call began to queue.
 func (a *Call) enqueue(begun clock.Instant) result {
 	c := a.c
 	var expect uint64

@@ -24,7 +24,7 @@ const (
 	napMax = time.Second
 )
 
-// Config holds the functions through which a keeper reports to its client.
+// Config holds the callbacks through which a keeper reports to its client.
 type Config struct {
 	// Holding is called at least once a second while there are records.
 	Holding func()
@@ -453,7 +453,7 @@ type slot struct {
 // Slot implements [core.Paced].
 func (k *Record) Slot() *int32 { return &k.slot.ready }
 
-// dueHeap orders records by the time at which the renewer has to return to them.
+// dueHeap orders records by when the renewer has to return to them.
 type dueHeap []*Record
 
 func (h dueHeap) Len() int           { return len(h) }

@@ -500,8 +500,8 @@ func (e Entry) From(id string) bool { return !e.Zero() && !e.Unreadable && e.ID 
 const (
 	// TombstoneLife is how long the server keeps a tombstone.
 	TombstoneLife = time.Second
-	// Bypass is how long a client that has seen an empty queue may take the lock again without reading the queue. This
-	// keeps the hot path at one round trip, and makes a new waiter wait at most that much longer.
+	// Bypass is how long after seeing an empty queue a client is allowed to take the lock again without reading the
+	// queue. This keeps the hot path at one round trip, and makes a new waiter wait at most that much longer.
 	Bypass = 100 * time.Millisecond
 )
 

@@ -12,10 +12,10 @@ import (
 	"golang.org/x/net/proxy"
 )
 
-// Connection says how to reach the server, using the nats command's flags, environment variables
-// and contexts. A flag overrides the environment, which overrides the context. All login methods
-// together are one setting: if a flag selects one, those in the environment and the context are
-// ignored.
+// Connection describes how to reach the server, using the nats command's flags, environment
+// variables and contexts. A flag overrides the environment, which overrides the context. All
+// login methods together are one setting: if a flag selects one, those in the environment and
+// the context are ignored.
 //
 // A command embeds Connection in the struct that kong fills, and then calls [Connection.Parsed]
 // and [Connection.Verify].

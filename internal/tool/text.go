@@ -25,7 +25,7 @@ func WithoutCredentials(list string) string {
 	return strings.Join(urls, ",")
 }
 
-// errURL is the error for a malformed URL with a login. The error of url.Parse would quote
+// errURL is the error for a malformed URL with a login. An error from url.Parse would quote
 // the password.
 var errURL = errors.New(`not a valid URL; write the scheme before each login, and "/", "?", "#", "@", "," and "%" in a password as %2F, %3F, %23, %40, %2C and %25`)
 

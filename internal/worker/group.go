@@ -63,7 +63,7 @@ func (g *Group) Cancel() {
 	g.end()
 }
 
-// Wait waits until nothing is running or ctx ends. A [sync.WaitGroup] would not do, because functions may begin during
+// Wait waits until nothing is running or ctx ends. A [sync.WaitGroup] would not do, because functions can begin during
 // the wait.
 func (g *Group) Wait(ctx context.Context) {
 	g.mu.Lock()

@@ -103,8 +103,9 @@ func (a *Admin) Inspect(ctx context.Context, kind Kind, name string) (Info, erro
 }
 
 // List yields the locks of all kinds that are held or waited for and whose names match pattern,
-// ordered by name. A token of the pattern may be "*", and the last one ">" for the rest of the
-// name: ">" lists all locks. List reads one lock after another, so the result is not a snapshot.
+// ordered by name. Any token of the pattern can be "*", and the last one can be ">", which
+// stands for the rest of the name: ">" lists all locks. List reads one lock after another, so
+// the result is not a snapshot.
 //
 // An error ends the sequence. It matches [natslock.ErrInvalid] for a pattern that matches no
 // name, [natslock.ErrUnavailable] (including when no leader answers within a second),

@@ -63,8 +63,8 @@ func (t EventType) String() string {
 	return fmt.Sprintf("EventType(%d)", int(t))
 }
 
-// Event is a transition of a lock. An observer receives those of its own client's locks, and
-// [Admin.Watch] yields those of all clients' locks.
+// Event is a transition of a lock. An observer receives the transitions of its own client's
+// locks, and [Admin.Watch] yields those of all clients' locks.
 //
 // An observer gets a grant and an end for each goroutine, even if the lock lingers, but no
 // events for the renewals, break or end of an idle lock. [Admin.Watch] reports what happens to
@@ -86,7 +86,7 @@ type Event struct {
 	// compares the waiter's clock with the server's.
 	Waited time.Duration
 	// Grants is the number of grants that the event reports, in which case Waited is the sum of
-	// their waits. A client that hands a lock on among its goroutines, or takes an idle lock
+	// their waits. A client that passes a lock on among its goroutines, or takes an idle lock
 	// again, writes these grants with its next renewal or the release. Watch only.
 	Grants uint64
 	// Late is the time between an [EventRenewed] and the previous write, if that exceeds two

@@ -97,7 +97,7 @@ type Holder struct {
 	// the record was written.
 	Waiting int
 	// Grants is the number of holders that the claim had had when the record was written,
-	// including this one. A claim has more than one if its client hands the lock on among its
+	// including this one. A claim has more than one if its client passes the lock on among its
 	// goroutines or takes an idle lock again.
 	Grants uint64
 	TTL    time.Duration

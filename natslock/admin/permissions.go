@@ -45,9 +45,9 @@ func (r Role) String() string {
 // Access describes the NATS user for which [Permissions] returns the subjects. The zero value is
 // a RoleUser for all locks in the default bucket, reached without a domain.
 type Access struct {
-	// Pattern matches the names of the locks. A token may be "*", and the last one ">" for the
-	// rest of the name. The default is ">". "orders.>" matches the names under orders, but not
-	// orders itself.
+	// Pattern matches the names of the locks. Any token can be "*", and the last one can be ">",
+	// which stands for the rest of the name. The default is ">". "orders.>" matches the names
+	// under orders, but not orders itself.
 	Pattern string
 	Role    Role
 	// Bucket is the bucket's name, "natslock" by default.
