@@ -231,7 +231,7 @@ func (c *Client) Do(ctx context.Context, name string, fn func(ctx context.Contex
 	return under(ctx, c.Lock, name, fn, opts)
 }
 
-// TryDo is [Client.Do] with [Client.TryLock]. If the lock was held or had a queue, fn did not
+// TryDo is [Client.Do] with [Client.TryLock]. If the lock is held or has a queue, fn does not
 // run, and the error is a *[LockedError]. If fn itself can return a *[LockedError], have fn
 // record that it ran.
 func (c *Client) TryDo(ctx context.Context, name string, fn func(ctx context.Context, l *Lock) error, opts ...LockOption) error {

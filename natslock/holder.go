@@ -20,7 +20,7 @@ type Holder struct {
 	Owner string
 	Host  string
 	PID   int
-	// Since is the time of the grant by the holder's clock.
+	// Since is when the lock was granted, by the holder's clock.
 	Since time.Time
 	// Expires is the time, by the server's clock, at which the record is removed unless the
 	// holder renews it. Zero means never.

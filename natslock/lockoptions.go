@@ -116,9 +116,9 @@ const (
 // [Tuning].MaxLingering. If the notification of a waiter is lost, that takes up to 5 s. Where
 // notifications never arrive, it can take as long as d: see docs/guide/waiting.md.
 //
-// If the client crashes, an idle lock keeps others out until its TTL ends. To another client's
-// [Client.TryLock] it counts as held. Linger cannot be combined with [Until], [NoRenew],
-// [MinHold], semaphore permits or, except for readers, a negative [Tuning].Turn.
+// If the client crashes, an idle lock keeps others out until its TTL ends. Another client's
+// [Client.TryLock] treats the idle lock as held. Linger cannot be combined with [Until],
+// [NoRenew], [MinHold], semaphore permits or, except for readers, a negative [Tuning].Turn.
 func Linger(d time.Duration) LockOption {
 	return func(c *lockConfig) error {
 		if d <= 0 || d > maxLinger {

@@ -42,8 +42,8 @@ var errNoLocks = fmt.Errorf("%w: the natslock.LockSet was not returned by an acq
 //
 // LockAll returns all locks, or an error and no lock. Before returning an error it releases the
 // locks it got, and waits up to 250 ms for the server to confirm that. If a lock is lost or
-// broken while LockAll waits for another one, the error matches the cause in [Lock.Context].
-// Other errors are those of [Client.Lock], and name the lock.
+// broken while LockAll waits for another one, the error matches the cause of that lock's end
+// (see [Lock.Context]). Other errors are those of [Client.Lock], and name the lock.
 func (c *Client) LockAll(ctx context.Context, names []string, opts ...LockOption) (*LockSet, error) {
 	g, err := c.gather(ctx, names, opts)
 	if err != nil {
@@ -297,9 +297,10 @@ func (l *LockSet) Token(name string) uint64 {
 	return 0
 }
 
-// Context returns a child of the acquire's context. It ends when the first of the locks ends,
-// with the cause in its [Lock.Context], when Unlock is called, or when its parent ends. If the
-// parent ends first, the cause is the parent's, and the locks are still held.
+// Context returns a child of the acquire's context. It ends when Unlock is called, when its
+// parent ends, or when the first of the locks ends, in which case it has that lock's cause (see
+// [Lock.Context]). If the parent ends first, the cause is the parent's, and the locks are still
+// held.
 func (l *LockSet) Context() context.Context {
 	if l == nil || l.ctx == nil {
 		return noContext

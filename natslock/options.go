@@ -150,10 +150,10 @@ func WithLogger(l *slog.Logger) Option {
 	}
 }
 
-// Tuning has settings that few services need. Zero keeps the default.
+// Tuning holds settings that few services need. Zero keeps the default.
 type Tuning struct {
 	// Turn limits how long after a grant the client hands the lock to its own goroutines that
-	// asked after another client had queued: 1 ms by default, 1 s at most.
+	// asked for it after another client had queued: 1 ms by default, 1 s at most.
 	//
 	// With a negative Turn, each goroutine that wants a mutex or a write lock queues by itself.
 	// All clients' goroutines are then served in the exact order in which they queue, but each

@@ -10,7 +10,7 @@
 //		return export(ctx)
 //	}, natslock.MaxWait(time.Minute))
 //
-// # How it bounds the holders
+// # How it limits the holders
 //
 // A semaphore with n permits has n slots, each of which is taken like a mutex, with one
 // conditional write. So, under the same conditions as for a mutex, there are never more holders
@@ -35,9 +35,9 @@
 //
 // # Tokens
 //
-// A lock's token belongs to its slot, where it is higher than the tokens of all earlier holders.
-// The tokens of concurrent holders have no useful order, so a resource that rejects lower tokens
-// would reject valid holders. Fence each [Slot] separately, or not at all.
+// A lock's token belongs to its slot, where it is higher than the tokens of all the slot's
+// earlier holders. The tokens of concurrent holders have no useful order, so a resource that
+// rejects lower tokens would reject valid holders. Fence each [Slot] separately, or not at all.
 package semaphore
 
 import (

@@ -36,7 +36,7 @@ type Inside[Client, Lock, Option, LockOption, Holder any] interface {
 
 	// Logger returns a client's logger, for package election.
 	Logger(c Client) *slog.Logger
-	// Process returns an option that makes a client's records name a process other than the client's
+	// Process returns an option that makes a client's records identify a process other than the client's
 	// own, for package script.
 	Process(pid int) Option
 	// Leave ends a lock that the client does not renew, but leaves its record in the bucket until its

@@ -82,7 +82,7 @@ type sequel struct {
 	discard  uint64   // the revision of an unwanted record; 0 if there is none
 }
 
-// do carries out the sequel. A record is discarded so that other clients need not wait for its TTL.
+// do carries out the sequel. Unwanted records are discarded so that other clients need not wait for their TTLs.
 func (s *sequel) do() {
 	for _, f := range s.answered {
 		if f.forget != nil {
@@ -336,8 +336,8 @@ func (r *Keeper) Each(fn func(k *Record)) {
 
 // RenewAll makes every renewal due now. It is called when the connection is back, because whatever was in flight when
 // it broke is lost. No renewal may wait any longer: a server that lost records in a restart refuses to renew those
-// locks, and other clients can already claim them. The pace limits how many renewals are in flight, and those that
-// follow are spread out again.
+// locks, and other clients can already claim them. The pace limits how many renewals are in flight, and later renewals
+// are spread out again.
 func (r *Keeper) RenewAll() {
 	now := r.b.Instant()
 	r.mu.Lock()

@@ -509,7 +509,7 @@ const (
 // of the server that reports the time.
 const OverdueSlack = 300 * time.Millisecond
 
-// OverdueAt reports whether the entry, as read, no longer has a holder when the server's clock shows server. A record
+// OverdueAt reports whether the entry, as read, no longer has a holder when the server's clock reads server. A record
 // without a TTL never becomes overdue, nor does an unreadable one, whose holder is unknown.
 func (e Entry) OverdueAt(server time.Time) bool {
 	return e.Live() && !e.Unreadable && e.Record.TTL > 0 && !server.Before(e.Time.Add(e.Record.TTL+OverdueSlack)) //safety:overdue

@@ -84,7 +84,7 @@ func (h *Handle) UnmarshalText(text []byte) error {
 
 var inside = bridge.Natslock[*natslock.Client, *natslock.Lock, natslock.Option, natslock.LockOption, *natslock.Holder]()
 
-// For returns an option that makes a client's locks name the script's process as their holder.
+// For returns an option that makes a client's locks identify the script's process as their holder.
 func For(pid int) natslock.Option { return inside.Process(pid) }
 
 // Options returns the options for acquiring a lock for a handle.

@@ -43,7 +43,7 @@ func (h *Holder) MayHandOff() error {
 	return nil
 }
 
-// HandOff ends the lease and leaves its record to a client that adopts the lock. It does so with a last renewal, which
+// HandOff ends the lease and leaves its record to a client that adopts the lock. It does so with a final renewal that
 // marks the record as fixed. The context ends first, because the work under it must not overlap with the next holder's.
 //
 // HandOff returns nil if the server confirmed that renewal within the validity that the lease had before the handoff.

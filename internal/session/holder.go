@@ -160,7 +160,7 @@ func (h *Holder) Name() string { return h.lease.Name }
 // Key returns the key of the lease.
 func (h *Holder) Key() string { return h.lease.Key }
 
-// ID returns the holder's id, which is the claim's id for the first holder and has a number appended for later ones.
+// ID returns the holder's id, which is the claim's id for the first holder, with a number appended for later ones.
 func (h *Holder) ID() string {
 	id := h.lease.Body.ID
 	if h.number > 1 {

@@ -90,7 +90,7 @@ func (l *Lease) finish(ctx context.Context, deletes bool) error {
 	return l.resultIs(result)
 }
 
-// endFound returns the end that a deletion discovered, or nil if the record was still the lease's own.
+// endFound returns the end that a deletion discovered, or nil if the record still belonged to the lease.
 func (l *Lease) endFound(d keeper.Deletion) *EndError {
 	switch {
 	case d.Broken != nil:

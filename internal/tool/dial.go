@@ -109,7 +109,7 @@ func isFile(path string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// JetStream returns the JetStream that the flags, the environment or the context select. A domain
+// JetStream returns the JetStream selected by the flags, the environment or the context. A domain
 // is a prefix of the API, so setting either one overrides both settings of the context.
 func (c *Connection) JetStream(nc *nats.Conn, of Context) (js jetstream.JetStream, err error) {
 	domain, prefix := c.Domain, c.APIPrefix
