@@ -62,8 +62,8 @@
 //
 // # What is not promised
 //
-// The library cannot stop your work. A process that is paused past its lock's validity learns of
-// the loss only when it wakes up. Even then a resource is safe if it refuses tokens below the
+// The library cannot stop your work. A process paused past its lock's validity learns of the
+// loss only when it wakes up. Even then a resource is safe if it refuses tokens below the
 // highest it has seen: see docs/guide/fencing.md.
 //
 // A lock is as durable as its bucket: it is lost if the bucket is deleted or the servers lose

@@ -85,11 +85,11 @@ func (h Handle) check() error {
 // reader, a semaphore permit, and a lock with [Until] or [MinHold], and only ctx's error if ctx
 // had ended before the call. The lock is then still held.
 //
-// After any other error the lock has ended here, and the TTL frees it. The error matches
-// [ErrUnavailable] if the server did not confirm the record within the validity and before ctx
-// ended or the release timeout passed, and [ErrClosed] if the client was closed. If the lock had
-// already ended, or an operator broke it in the meantime, the error matches one of those listed
-// at [Lock.Context].
+// After any other error, the lock has ended here, and it becomes free when its TTL ends. The
+// error matches [ErrUnavailable] if the server did not confirm the record within the validity
+// and before ctx ended or the release timeout passed, and [ErrClosed] if the client was closed.
+// If the lock had already ended, or an operator broke it in the meantime, the error matches one
+// of those listed at [Lock.Context].
 func (l *Lock) Handoff(ctx context.Context) (Handle, error) {
 	h := l.holding()
 	if ctx == nil && h != (noLock{}) {
@@ -113,8 +113,8 @@ func (l *Lock) Handoff(ctx context.Context) (Handle, error) {
 // the error matches [ErrNotHandedOver], and also [ErrLocked] if the holder kept the lock or
 // another claim has it, [ErrBroken] if an operator broke it, and [ErrLost] if the record was
 // removed or its validity is over. If the error matches [ErrUnavailable] or ctx's error, the
-// server may have applied the request, and the TTL frees the lock. Other errors are those of
-// [Client.TryLock].
+// server may have applied the request, in which case the lock becomes free when its TTL ends.
+// Other errors are those of [Client.TryLock].
 func (c *Client) Adopt(ctx context.Context, h Handle, opts ...LockOption) (*Lock, error) {
 	if err := c.readyFor(ctx); err != nil {
 		return nil, fmt.Errorf("adopt lock %.512q: %w", h.Name, err)

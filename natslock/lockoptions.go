@@ -66,9 +66,9 @@ func MaxWait(d time.Duration) LockOption {
 	}
 }
 
-// Meta attaches metadata to the lock, which anyone who can read the bucket sees. [Lock.SetMeta]
-// replaces it. Metadata and the owner's name may take up to 14 KiB together, and no more than
-// the server's max_payload less 416 bytes.
+// Meta attaches metadata to the lock. Anyone who can read the bucket can see it, and
+// [Lock.SetMeta] replaces it. Metadata and the owner's name can take up to 14 KiB together, and
+// no more than the server's max_payload less 416 bytes.
 func Meta(m map[string]string) LockOption {
 	m = maps.Clone(m)
 	return func(c *lockConfig) error {
@@ -159,10 +159,11 @@ func Detached() LockOption {
 	}
 }
 
-// EarlyWarning calls fn when no more than d of the validity is left because the server confirms
-// no renewals, or when the client finds the bucket unfit (see [Client.Healthy]). A confirmation
-// re-arms the warning. Choose d well below two thirds of the TTL, which is what is left when a
-// renewal is due. The acquire refuses a d that is not shorter than the validity of a new lease.
+// EarlyWarning calls fn when no more than d of the validity is left because the server is not
+// confirming renewals, or when the client finds the bucket unfit (see [Client.Healthy]). A
+// confirmation re-arms the warning. Choose d well below two thirds of the TTL, which is what is
+// left when a renewal is due. The acquire refuses a d that is not shorter than the validity of a
+// new lease.
 //
 // fn runs immediately, on its own goroutine, but not while an earlier call is still running,
 // after the lock has ended, or for a dropped handle. [Client.Close] does not wait for it.

@@ -36,9 +36,9 @@ var errNoLocks = fmt.Errorf("%w: the natslock.LockSet was not returned by an acq
 // passes, which limits the whole call. The options apply to each lock, except that [MinHold] is
 // refused.
 //
-// Every client acquires names in the same order, so such calls do not deadlock, provided that
-// the caller holds no other lock that another call wants. LockAll keeps the locks it already has
-// while it waits for the others. Meanwhile a [NoRenew] lease can end.
+// Every client acquires names in the same order, so calls to LockAll do not deadlock, provided
+// that the caller holds no other lock that another call wants. LockAll keeps the locks it
+// already has while it waits for the others. Meanwhile a [NoRenew] lease can end.
 //
 // LockAll returns all locks, or an error and no lock. Before returning an error it releases the
 // locks it got, and waits up to 250 ms for the server to confirm that. If a lock is lost or

@@ -10,9 +10,9 @@ import (
 
 const maxKeep = 365 * 24 * time.Hour
 
-// Once runs the job called name, unless a client is running it or has done it. Put the key of
-// the run into the name, such as the date in "report.2026-11-28". Once does not wait, so call it
-// every few minutes in each replica: see docs/guide/periodic.md.
+// Once runs the job called name, unless a client is running it or has done it. Include the run's
+// key in the name, such as the date in "report.2026-11-28". Once does not wait, so call it every
+// few minutes in each replica: see docs/guide/periodic.md.
 //
 // fn runs under the mutex of this name. If it returns nil, the job is done, and no client gets
 // the lock for keep, 1 s to 365 days, which must outlast every call for this name. If fn returns

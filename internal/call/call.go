@@ -266,9 +266,9 @@ func (a *Call) Bound() (cancel func()) {
 	return cancel
 }
 
-// WhileGranting makes the end of [bucket.Bucket.Granting] cut short the call's requests as well as its waits, since a
-// bucket may be unfit precisely because it does not answer writes. The caller must call end. The fast path of an
-// uncontended lock skips this.
+// WhileGranting ends the call's requests as well as its waits when [bucket.Bucket.Granting] ends, because a bucket may
+// be unfit precisely because it does not answer writes. The caller must call end. The fast path of an uncontended lock
+// skips this.
 func (a *Call) WhileGranting() (end func()) {
 	outer, granting := a.ctx, a.c.b.Granting()
 	ctx, cancel := context.WithCancelCause(outer)

@@ -240,8 +240,8 @@ func (k *Record) Leave(status record.Status) (gone <-chan struct{}) {
 		r.mu.Unlock()
 		return over
 	}
-	// Close must wait from before the record's end until the record is deleted, because a pending renewal may make the
-	// server refuse the first write, and then a second one follows.
+	// Register the work before the record ends. Close must wait until the record is deleted, because a pending renewal
+	// may make the server refuse the first write, and then a second one follows.
 	working := false
 	if r.Work.Begin() { //safety:leave-awaited
 		working = true

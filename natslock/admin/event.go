@@ -77,7 +77,7 @@ type Event struct {
 	Mode Mode
 	Name string
 	ID   string // the claim's; for an observer, the [natslock.Lock.ID]
-	// Token is a holder's fencing token or a waiter's ticket. It is 0 for a goroutine that waits
+	// Token is a holder's fencing token or a waiter's ticket. It is 0 for a goroutine waiting
 	// while another goroutine of its client holds the lock.
 	Token uint64
 	Time  time.Time

@@ -60,8 +60,8 @@ type Info struct {
 	Queue []Waiter
 }
 
-// Waiting returns the number of goroutines that wait for the lock, whether in the queue or
-// behind another goroutine of the holder's client.
+// Waiting returns the number of goroutines waiting for the lock, whether in the queue or behind
+// another goroutine of the holder's client.
 func (i Info) Waiting() int {
 	n := 0
 	if i.Holder != nil {
@@ -88,10 +88,10 @@ type Holder struct {
 	// ([natslock.Lock.Handoff]) or unlocked it before its minimum hold was over
 	// ([natslock.MinHold]).
 	Fixed bool
-	// Purpose says why a lock is meant to be held for long: "election", "member" or "partition"
-	// (package partition), "script", "job" (a job that is done: [natslock.Client.Once]) or
-	// "rest" (of a minimum hold). It is empty for other locks. Clients in other languages may
-	// use other words of at most 16 bytes.
+	// Purpose says why a lock is meant to be held for a long time: "election", "member" or
+	// "partition" (package partition), "script", "job" (a job that is done:
+	// [natslock.Client.Once]) or "rest" (of a minimum hold). It is empty for other locks.
+	// Clients in other languages may use other words of at most 16 bytes.
 	Purpose string
 	// Waiting is the number of the client's goroutines that were waiting behind the holder when
 	// the record was written.

@@ -203,7 +203,7 @@ func Permissions(a Access) (PermissionSet, error) {
 }
 
 // String returns a block of server configuration that grants a user exactly these permissions.
-// Comments in it describe what each one is used for and what it leaks.
+// Comments in the block describe what each permission is used for and what it leaks.
 func (p PermissionSet) String() string {
 	var b strings.Builder
 	list := func(verb string, all []Permission) {
