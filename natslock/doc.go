@@ -51,7 +51,7 @@
 // # Waiting
 //
 // Clients are served in the order in which they queue, and so are the goroutines of one client.
-// A client can bypass the queue after a crash or a pause, after a second without any change, or
+// A client can jump the queue after a crash or a pause, after a second without any change, or
 // within 100 ms of seeing the queue empty. Goroutines of one client share a place in the queue
 // and pass the lease on without a message, each with its own token. A goroutine that uses a
 // different [TTL], or [NoRenew], [Until] or [MinHold], queues by itself. See

@@ -18,7 +18,7 @@ import (
 // subjects, so the watch would never receive another event.
 const watchCheck = 10 * time.Second
 
-// readTimeout limits the time spent reading the existing locks, of which there may be many.
+// readTimeout limits the time spent reading the existing locks, because there can be many of them.
 const readTimeout = time.Minute
 
 // EventWatching marks the point from which the watch reports changes. Only a read can show the changes it missed

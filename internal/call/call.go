@@ -194,7 +194,7 @@ func (a *Call) Unused(gate *session.Lease) {
 	}
 }
 
-// Await waits until the place at which the call waited is deleted.
+// Await waits until the place where the call waited is deleted.
 func (a *Call) Await(gone <-chan struct{}) { a.leaves(gone) }
 
 // leaves waits until the records the call has given up are deleted. It ignores the call's context, which may have

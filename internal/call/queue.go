@@ -220,7 +220,7 @@ func entries(records []kvstore.Record) []record.Entry {
 	return all
 }
 
-// Hold turns a granted claim into a lease, and gives up the place at which the call waited, if any.
+// Hold turns a granted claim into a lease, and gives up the place where the call waited, if any.
 func (a *Call) Hold(r claim.Result) *session.Lease {
 	l := a.c.s.Hold(a.bid.Grant(r), a.Req.Until)
 	if a.place != nil {

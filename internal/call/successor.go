@@ -238,7 +238,7 @@ func (f *successor) chooseSlots() {
 	}
 }
 
-// written returns the time at which pred was written, by this client's clock.
+// written returns when pred was written, by this client's clock.
 func (f *successor) written(pred record.Entry) clock.Instant {
 	b := f.a.c.b
 	return b.Instant().Add(-max(b.Now().Sub(pred.Time), 0))

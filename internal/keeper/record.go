@@ -76,7 +76,7 @@ func (r *Keeper) Make(k *Record, g Granted, owner Owner) {
 	k.slot.index, k.slot.ready = -1, core.NotReady
 }
 
-// Owner returns the lease or place to which the record belongs.
+// Owner returns the lease or place that the record belongs to.
 func (k *Record) Owner() Owner { return k.owner }
 
 // EndIfOver ends the record if its validity is over at time now. The mutex must be held.

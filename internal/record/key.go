@@ -119,7 +119,7 @@ const maxName = 512
 // hex digits. The error matches [ErrInvalidName].
 func EncodeName(name string) (string, error) { return encode(name, stays) }
 
-// encode escapes the bytes of name for which keep returns false.
+// encode escapes each byte of name unless keep returns true for it.
 func encode(name string, keep func(name string, i int) bool) (string, error) {
 	if name == "" {
 		return "", fmt.Errorf("%w: it is empty", ErrInvalidName)
@@ -293,8 +293,8 @@ func (k Key) Waits() bool {
 	return k.Prefix == WaitPrefix || k.Prefix == RWaitPrefix || k.Prefix == SWaitPrefix
 }
 
-// KeyPatterns returns the patterns for the keys of locks whose names match pattern: those of holders, writers and
-// slots; those of readers; and those of waiters. The error matches [ErrInvalidName].
+// KeyPatterns returns the key patterns for the locks whose names match pattern: one list for holders, writers and
+// slots, one for readers, and one for waiters. The error matches [ErrInvalidName].
 func KeyPatterns(pattern string) (holders, readers, waiters []string, err error) {
 	encoded, err := EncodePattern(pattern)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 // for the locks whose names match pattern (see [Admin.List]). If since is zero, it starts with
 // the first event. "lockctl init --history" creates the history.
 //
-// The events are those of [Admin.Watch], with the times at which the server copied the writes
+// The events are those of [Admin.Watch], but their times are when the server copied the writes
 // into the history, shortly after the writes. The end of a hold does not name the holder if the
 // holder got the lock more than an hour before since and did not renew it in that hour.
 //

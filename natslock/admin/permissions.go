@@ -42,7 +42,7 @@ func (r Role) String() string {
 	return fmt.Sprintf("Role(%d)", int(r))
 }
 
-// Access describes the NATS user for which [Permissions] returns the subjects. The zero value is
+// Access describes the NATS user that [Permissions] returns the subjects for. The zero value is
 // a RoleUser for all locks in the default bucket, reached without a domain.
 type Access struct {
 	// Pattern matches the names of the locks. Any token can be "*", and the last one can be ">",
