@@ -33,7 +33,7 @@ type Extended struct {
 // Valid returns the remaining validity.
 func (e Extended) Valid() time.Duration { return e.Until.Sub(clock.Now()) }
 
-// Free returns how long the lock stays taken, at least, if no process extends it.
+// Free returns the minimum time that the lock stays taken if no process extends it.
 func (e Extended) Free() time.Duration { return e.Valid() + e.Margin }
 
 // Extend gives the lock a TTL that starts now. It never shortens the time that the lock has left.

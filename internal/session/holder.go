@@ -18,7 +18,7 @@ type Admission struct {
 	Begun    clock.Instant // when the wait began
 	Queued   bool          // the caller has waited behind another holder
 	Lingers  bool          // the client may keep the lease idle afterwards
-	Least    time.Duration // how long, from now on, the lease keeps others out at least
+	Least    time.Duration // the minimum time, starting now, that the lease keeps others out
 
 	// Warn, if not nil, is called once after each confirmation, WarnBefore before the validity ends. It runs on its own
 	// goroutine and may run after the end.
