@@ -646,7 +646,7 @@ func TestCohortReadersTryAgain(t *testing.T) {
 }
 
 // TestCohortReadersClaimFound applies a join, then lets a writer get its gate, and then the
-// goroutine that sent the join gives up. The acknowledgement arrives once the next goroutine has a
+// goroutine that sent the join gives up. The acknowledgment arrives once the next goroutine has a
 // place that others have joined. None of them may get in ahead of the writer.
 func TestCohortReadersClaimFound(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T, s *testutil.Server) {

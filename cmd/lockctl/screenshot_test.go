@@ -79,8 +79,8 @@ func steady(picture string) string {
 	return strings.Join(strings.Fields(text), " ")
 }
 
-// colours are the 16 colours of a terminal with a dark background.
-var colours = [16]string{
+// colors are the 16 colors of a terminal with a dark background.
+var colors = [16]string{
 	"#21262d", "#ff7b72", "#7ee787", "#e3b341", "#79c0ff", "#d2a8ff", "#76e3ea", "#c9d1d9",
 	"#8b949e", "#ffa198", "#aff5b4", "#f2cc60", "#a5d6ff", "#e2c5ff", "#b3f0ff", "#ffffff",
 }
@@ -91,19 +91,19 @@ const (
 	cellWidth, cellHeight = 8, 18
 )
 
-func colour(c vt10x.Color) string {
+func color(c vt10x.Color) string {
 	switch {
 	case c == vt10x.DefaultFG:
 		return foreground
 	case c == vt10x.DefaultBG:
 		return background
 	case c < 16:
-		return colours[c]
+		return colors[c]
 	}
 	return foreground
 }
 
-// svg renders the terminal's contents as a picture. Each run of cells in the same colours becomes
+// svg renders the terminal's contents as a picture. Each run of cells in the same colors becomes
 // one text element of fixed width, so the columns line up with any font.
 func svg(vt vt10x.View) string {
 	cols, rows := vt.Size()
@@ -125,13 +125,13 @@ func svg(vt vt10x.View) string {
 			}
 			left, top := 12+from*cellWidth, 12+y*cellHeight
 			if first.BG != vt10x.DefaultBG {
-				fmt.Fprintf(&b, `<rect x="%d" y="%d" width="%d" height="%d" fill="%s"/>`+"\n", left, top, (x-from)*cellWidth, cellHeight, colour(first.BG))
+				fmt.Fprintf(&b, `<rect x="%d" y="%d" width="%d" height="%d" fill="%s"/>`+"\n", left, top, (x-from)*cellWidth, cellHeight, color(first.BG))
 			}
 			text := strings.TrimRight(run.String(), " ")
 			if text == "" {
 				continue
 			}
-			fmt.Fprintf(&b, `<text x="%d" y="%d" textLength="%d" fill="%s">`, left, top+13, len([]rune(text))*cellWidth, colour(first.FG))
+			fmt.Fprintf(&b, `<text x="%d" y="%d" textLength="%d" fill="%s">`, left, top+13, len([]rune(text))*cellWidth, color(first.FG))
 			_ = xml.EscapeText(&b, []byte(text))
 			b.WriteString("</text>\n")
 		}

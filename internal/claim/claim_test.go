@@ -190,7 +190,7 @@ func TestSentAgain(t *testing.T) {
 	}
 }
 
-// An acknowledgement that arrives after the attempt's own validity has ended grants nothing: the record is deleted and
+// An acknowledgment that arrives after the attempt's own validity has ended grants nothing: the record is deleted and
 // a new claim begins.
 func TestAcknowledgedLate(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *client) {

@@ -449,7 +449,7 @@ func TestSeekerUnwanted(t *testing.T) {
 		defer c.mu.Unlock()
 		if k.fifo.n > 0 { // when the claim is sent
 			k.fifo.remove(k.fifo.first)
-			k.seeker = nil // not cancelled, because the reply comes first
+			k.seeker = nil // not canceled, because the reply comes first
 		}
 	}
 	c.mu.Lock()

@@ -269,7 +269,7 @@ func TestClaimJudged(t *testing.T) {
 			c.at(2).sends(0)
 			c.refuses(2, 8).judged("refused by 8")
 			c.finds(with(own(8, 1), record.StatusBroken)).is("lost, delete 8")
-			// The acknowledgement is late, and the record has been replaced.
+			// The acknowledgment is late, and the record has been replaced.
 			c.closes(0).is("open 1")
 			c.acknowledges(1, 7).over("delete 7")
 		}},
@@ -544,7 +544,7 @@ func TestClaimUnwritten(t *testing.T) {
 //   - At most one attempt is granted. It is still valid at that moment, counted from when it was sent, its
 //     revision is above all known ones, and the server has not refused it for good.
 //   - An attempt that is acknowledged, or found, in time is granted.
-//   - Once the claim is over, the acknowledgement of every attempt except the granted one leads to exactly
+//   - Once the claim is over, the acknowledgment of every attempt except the granted one leads to exactly
 //     one deletion. No other record is deleted.
 func TestClaimInEveryOrder(t *testing.T) {
 	for _, o := range []orders{

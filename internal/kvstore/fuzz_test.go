@@ -35,7 +35,7 @@ func FuzzRecord(f *testing.F) {
 	})
 }
 
-// FuzzAnswer checks that a reply to a write is an acknowledgement only if it says so for
+// FuzzAnswer checks that a reply to a write is an acknowledgment only if it says so for
 // this stream, and a conflict only if it carries the sequence that the write met.
 func FuzzAnswer(f *testing.F) {
 	s := newWriter(&stream{line: &line{prefix: "$KV.b."}, name: "KV_b"}, nil)

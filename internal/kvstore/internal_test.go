@@ -49,7 +49,7 @@ func TestLastSequence(t *testing.T) {
 	}
 }
 
-// Only one kind of reply is an acknowledgement. Any other leaves the outcome open, or says
+// Only one kind of reply is an acknowledgment. Any other leaves the outcome open, or says
 // that another write came first or is in flight.
 func TestAnswers(t *testing.T) {
 	s := newWriter(&stream{line: &line{prefix: "$KV.b."}, name: "KV_b"}, nil)

@@ -160,7 +160,7 @@ func (p *Publisher) Cycle(t testing.TB) {
 	p.Release(t)
 }
 
-// Sequence returns the sequence in an acknowledgement, or false for a refusal.
+// Sequence returns the sequence in an acknowledgment, or false for a refusal.
 func Sequence(ack []byte) (uint64, bool) {
 	if bytes.Contains(ack, []byte(`"error"`)) {
 		return 0, false
