@@ -237,7 +237,7 @@ func TestElectExitCodes(t *testing.T) {
 		{64, "a command is missing", []string{"x", "--once"}},
 		{64, "invalid TTL", []string{"--ttl", "0s", "x", "--", "true"}},
 		{64, "invalid lock name", []string{"", "--", "true"}},
-		{64, "more than the limit of 4096", []string{"--value", strings.Repeat("v", 4097), "x", "--", "true"}},
+		{64, "the limit is 4096", []string{"--value", strings.Repeat("v", 4097), "x", "--", "true"}},
 		{64, "negative", []string{"--kill-after=-1s", "x", "--", "true"}},
 	} {
 		code, _, errs := run(t, s, append([]string{"elect"}, c.args...)...)
