@@ -10,21 +10,21 @@ import (
 type Bid struct {
 	Once    bool // fail if the server is unavailable
 	Guarded bool // the bid is a reader's join
-	Slot    bool // the bid is for a semaphore's permit
+	Slot    bool // the bid is for a semaphore permit
 	Placed  bool // the bidder has a place in the queue
 	Adopts  bool // the bid takes over a lock that was handed over
 
 	Until clock.Instant // time from which a claim could overtake queued goroutines; 0 if it never could
 	Begun clock.Instant // start of the current offer, which another call may continue; 0 if there is none
 
-	// unmapped is when servers stopped taking the bid's writes although the stream had a leader, or 0 if the last
+	// unmapped is when servers stopped accepting the bid's writes although the stream had a leader, or 0 if the last
 	// attempt ended otherwise.
 	unmapped clock.Instant
 
 	// The remaining fields belong to the current offer.
 	tries, losses, flights, full int
-	// silent counts consecutive attempts without an answer. After an outage, attempts from before it may turn up late
-	// and be lost, which resets the count.
+	// silent counts consecutive attempts without an answer. After an outage, attempts sent before it may be
+	// acknowledged late and be lost, which resets the count.
 	silent int
 }
 
@@ -32,19 +32,19 @@ type Bid struct {
 // and broken connections need no limit, because either they pass or the context of the wait ends.
 const NoStreamFor = 15 * time.Second
 
-// fullTries limits how often a waiter retries a claim for which the bucket has no room. Other records may end in the
-// meantime, but if there is still no room after that, the waiter gives up its place.
+// fullTries limits how often a waiter retries a claim for which the bucket has no room. Other records may expire in the
+// meantime, but if there is still no room after the last try, the waiter gives up its place.
 const fullTries = 3
 
-// learnFor is how long servers, and reconnecting gateways and leaf nodes, may need to learn who takes writes to a
+// learnFor is how long servers, and reconnecting gateways and leaf nodes, may need to learn who accepts writes to a
 // subject. A bid is in no hurry to report a missing permission, because doing so ends elections and workers. Until
-// then, it backs off with a try number of at least unmappedPause.
+// learnFor has passed, the bid backs off with a try number of at least unmappedPause.
 const (
 	learnFor      = 2 * time.Second
 	unmappedPause = 4
 )
 
-// Trouble is the reason why an attempt decided nothing.
+// Trouble is the reason that an attempt decided nothing.
 type Trouble uint8
 
 const (
@@ -54,7 +54,7 @@ const (
 	Replicating
 	// Leaderless means that the stream has no leader.
 	Leaderless
-	// Unmapped means that no server takes writes to the subject although the stream has a leader.
+	// Unmapped means that no server accepts writes to the subject although the stream has a leader.
 	Unmapped
 	// NoSpace means that the bucket has no room for the record.
 	NoSpace
@@ -81,10 +81,10 @@ type Repeat struct {
 	Decided Outcome // the bid's outcome; Undecided if it needs another attempt
 	Closes  bool    // the claim is over, so the next attempt belongs to a new one
 	Backoff Backoff // the pause before the next attempt
-	N       int     // the argument for Backoff
+	N       int     // the argument to Backoff
 }
 
-// Begin starts an offer, or continues one that another call has begun.
+// Begin starts an offer, or continues one that another call began.
 func (b *Bid) Begin(now clock.Instant) {
 	b.tries, b.losses, b.flights, b.full, b.silent = 0, 0, 0, 0, 0
 	if b.Begun == 0 {
@@ -93,16 +93,16 @@ func (b *Bid) Begin(now clock.Instant) {
 }
 
 // MayPass reports whether the next attempt, which expects revision expect, could overtake goroutines that have queued
-// since the queue was seen empty. It returns false for the first attempt of an offer, for which the caller is
+// since the queue was last seen empty. It returns false for the first attempt of an offer, for which the caller is
 // responsible.
 func (b *Bid) MayPass(expect uint64, now clock.Instant) bool {
 	b.tries++
 	return b.tries > 1 && b.Bypasses(expect) && now >= b.Until //safety:bypass-repeated
 }
 
-// Bypasses reports whether a claim may overtake goroutines that have queued since the queue was seen empty. While a
-// mutex has no record (expect is 0), no waiter is queued, because the first one would have claimed it. A free slot
-// proves less, because the first waiter may know of fewer slots.
+// Bypasses reports whether a claim could overtake goroutines that have queued since the queue was last seen empty.
+// While a mutex has no record (expect is 0), no waiter is queued, because the first waiter would have claimed the
+// mutex. A free semaphore slot proves less, because the first waiter may know of fewer slots.
 func (b *Bid) Bypasses(expect uint64) bool {
 	if b.Slot { //safety:slot-bypass-empty
 		return b.Until != 0
@@ -110,10 +110,10 @@ func (b *Bid) Bypasses(expect uint64) bool {
 	return b.Until != 0 && expect != 0
 }
 
-// Patience returns how many times as long as the first attempt the next one waits for its answer. The result exceeds 1
+// Patience returns the factor by which the next attempt extends the usual wait for its answer. The factor exceeds 1
 // only for a join. An unanswered join is repeated under a new id, and whatever it left behind has to be removed, so
-// each repetition adds work for a slow server. Other claims need no patience. They repeat attempts under the same id,
-// so the answer to any attempt still decides if it arrives within that attempt's validity.
+// each repetition adds work for a slow server. Other claims need no patience, because they repeat attempts under the
+// same id, and the answer to any attempt still decides if it arrives within that attempt's validity.
 func (b *Bid) Patience() time.Duration {
 	if b.Once || !b.Guarded {
 		return 1

@@ -10,7 +10,7 @@ import (
 // Claim is one acquisition under one id. At most one of the attempts made under that id becomes a lease or a place.
 //
 // An attempt is a conditional write whose answer may be lost, late, or overtaken by the answer to another attempt. So
-// each attempt is judged separately, by its own expected revision and its own sending time:
+// each attempt is judged separately, by its own expected revision and the time at which it was sent:
 //
 //	           acknowledged in time, or its record is found in time
 //	open ---------------------------------------------------------> granted
@@ -23,18 +23,18 @@ import (
 //	  |
 //	  +-- refused: it is never applied ----------------------------> answered
 //
-// With replicas, a refusal is doubtful, because a deposed leader may refuse a write that its successor applies. Such an
-// attempt is still granted if its record is found.
+// With several replicas, a refusal is in doubt, because a deposed leader may refuse a write that its successor applies.
+// So a refused attempt is still granted if its record is found.
 //
-// A claim is over once it is granted, given up, lost to a late answer, or found broken. After that, an acknowledgment
-// of another of its attempts only causes exactly that record to be deleted. It is never a grant, so an answer that
-// arrives after the lock was given up cannot bring the lock back.
+// A claim is over once it is granted, given up, lost to a late answer, or found broken. After that, if another of its
+// attempts is acknowledged, the only effect is that this attempt's record is deleted. The acknowledgment is never a
+// grant, so an answer that arrives after the lock was given up cannot bring the lock back.
 type Claim struct {
 	ID   string
 	over bool
 
 	attempts []Attempt // attempt n is attempts[n-1]
-	replies  []Reply   // not judged yet
+	replies  []Reply   // not yet judged
 	granted  int       // number of the attempt that was granted; 0 if none was
 
 	// Inline storage, because most claims need only one of each.
@@ -49,10 +49,10 @@ type Attempt struct {
 	Terms  clock.Terms
 	Sent   clock.Instant
 	Floor  uint64            // highest revision known when it was sent
-	Since  int64             // time of sending, as stated in the record, in Unix milliseconds
-	Waited int64             // wait before it, as stated in the record, in milliseconds
+	Since  int64             // when it was sent, as stated in the record, in Unix milliseconds
+	Waited int64             // how long the call had waited, as stated in the record, in milliseconds
 	Meta   map[string]string // metadata of the record
-	By     clock.Instant     // deadline for an adoption to be known; 0 if there is none
+	By     clock.Instant     // deadline for learning that an adoption succeeded; 0 if there is none
 
 	answered bool
 	acked    bool // acknowledged, so its reply decides once judged
@@ -66,7 +66,7 @@ type Answer struct {
 	Last     uint64 // revision of the key, if Conflict; 0 if the key has none
 }
 
-// Refusal classifies an answer: it is an acknowledgment or the reason for a refusal.
+// Refusal classifies an answer as an acknowledgment or as a particular kind of refusal.
 type Refusal uint8
 
 const (
@@ -78,14 +78,14 @@ const (
 	InFlight
 	// Full means that there is no room for the record.
 	Full
-	// Never means that the write was not sent or that no server takes it.
+	// Never means that the write was not sent or that no server accepts it.
 	Never
 	// Unsure means that the write may still be applied.
 	Unsure
 )
 
 // Final reports whether the answer settles an attempt that expects revision expect, no matter which server gave it.
-// Several servers may believe that they lead, but all of them refuse an attempt whose expected revision has been
+// Several servers may believe they are the leader, but all of them refuse an attempt whose expected revision has been
 // replaced.
 func (a Answer) Final(expect uint64) bool {
 	switch a.Refusal {
@@ -128,7 +128,7 @@ const (
 	Refused
 	// Busy means that the attempt was refused because another claim has the key or others are queued.
 	Busy
-	// Lost means that the claim is over without a grant. A new one may be made.
+	// Lost means that the claim is over without a grant. The caller can make a new claim.
 	Lost
 	// Backwards means that the bucket has assigned a revision that is not above all known ones.
 	Backwards
@@ -193,8 +193,8 @@ func (c *Claim) Next() (r Reply, ok bool) {
 func (c *Claim) JudgeReply(r Reply, newest int, now clock.Instant) Verdict {
 	switch {
 	case r.Answer.Refusal == Acknowledged:
-		// A reply that is judged too late is late even if it arrived in time, because the lease would begin after its
-		// own end.
+		// A reply that is judged too late counts as late even if it arrived in time, because otherwise the lease would
+		// begin after its own end.
 		return c.take(r.N, r.Answer.Revision, max(r.At, now))
 	case r.N != newest:
 		return Verdict{}
@@ -208,8 +208,8 @@ func (c *Claim) JudgeReply(r Reply, newest int, now clock.Instant) Verdict {
 
 // RecordRead judges the claim by the record that caused the refusal of the newest attempt, read from a state that
 // contains the revision named in the refusal. It never adopts a record that belongs to another claim or that an
-// operator has broken. If an earlier attempt whose answer was lost wrote the record, the validity counts from the
-// sending of that attempt.
+// operator has broken. If an earlier attempt whose answer was lost wrote the record, the validity counts from when that
+// attempt was sent.
 func (c *Claim) RecordRead(e record.Entry, now clock.Instant) Verdict {
 	switch {
 	case !e.Live():
@@ -226,14 +226,14 @@ func (c *Claim) RecordRead(e record.Entry, now clock.Instant) Verdict {
 	return c.take(e.Attempt, e.Revision, now) //safety:own-sending
 }
 
-// take grants attempt n, which was stored at revision, if the client learned of it in time.
+// take grants attempt n, which was stored at revision, if the client learned of the grant in time.
 func (c *Claim) take(n int, revision uint64, at clock.Instant) Verdict {
 	a := c.attempts[n-1]
 	// The record may have ended in the meantime, and another client may hold the lock.
 	if at >= a.Terms.End(a.Sent) || a.By != 0 && at >= a.By { //safety:late-answer
 		return Verdict{Outcome: Lost, Delete: revision}
 	}
-	// A resource that checks tokens must see them rise.
+	// A resource that checks tokens must see them increase.
 	if revision <= a.Floor { //safety:tokens-forward
 		return Verdict{Outcome: Backwards, N: n, Revision: revision, Delete: revision}
 	}
@@ -256,8 +256,8 @@ func (c *Claim) Unwritten() bool {
 }
 
 // Close ends the claim. n is the attempt that was granted, or 0 if none was. The caller deletes the records at the
-// unwanted revisions. The open attempts have no answer and may still be applied. found means that attempt n was granted
-// because its record was found, so that its answer is no longer needed. If the claim is already over, Close returns
+// unwanted revisions. The open attempts have no answer yet and may still be applied. found means that attempt n was
+// granted because its record was found, so its answer is no longer needed. If the claim is already over, Close returns
 // zero values.
 func (c *Claim) Close(n int) (unwanted []uint64, open []Attempt, found bool) {
 	if c.over {
@@ -303,7 +303,7 @@ func (c *Claim) Unwanted(e record.Entry) bool {
 		(e.Status == record.StatusHeld || e.Status == record.StatusWaiting)
 }
 
-// Strays reports whether e, as read, is the record of an attempt that was not granted.
+// Strays reports whether e, which was read from the bucket, is the record of an attempt that was not granted.
 func (c *Claim) Strays(e record.Entry) bool {
 	return e.From(c.ID) && e.Live() && e.Renewal == 0 && e.Attempt != c.granted
 }

@@ -6,12 +6,13 @@ type Decision uint8
 const (
 	// Stay does nothing, because the lock is held or is left to the head for now.
 	Stay Decision = iota
-	// ListAgain lists the queue again, because the predecessor's place or the waiter's own is gone.
+	// ListAgain lists the queue again, because the predecessor's place or the waiter's own is gone, or because the head
+	// has changed.
 	ListAgain
 	// Take claims a key at the given revision.
 	Take
-	// Reclaim claims a key at 0, because the key has the record of an earlier attempt of the waiter's claim. It comes
-	// before claims of other keys, which would end that claim.
+	// Reclaim claims a key at 0, because an earlier attempt of the waiter's claim wrote the key's record. Reclaim comes
+	// before claims of other keys, which would end the waiter's claim.
 	Reclaim
 	// Verify reads a key as of the given revision.
 	Verify

@@ -2,9 +2,9 @@ package core
 
 import "github.com/natslock/locks/internal/record"
 
-// Denial judges what a one-shot call has found. A denial must have been true at some moment during the call, but a
-// lagging server may show a holder, reader or waiter that has already left. A grant needs no such judgment, because
-// the server checks the write.
+// Denial verifies a one-shot call's finding that the lock is taken. A denial must have been true at some moment during
+// the call, but a lagging server may show a holder, reader or waiter that has already left. A grant needs no such
+// verification, because the server checks the write.
 //
 //	found --> by a server that cannot lag, or at a revision that the leader has named: the denial is true
 //	      --> but the holder's time may be over: ask the server's clock --> found
@@ -14,7 +14,7 @@ type Denial struct {
 	Named  uint64 // revision of the key that the leader named during the call; 0 if it named none
 }
 
-// Doubt tells how to verify a finding.
+// Doubt says how to verify a finding.
 type Doubt uint8
 
 const (
@@ -22,7 +22,7 @@ const (
 	NoDoubt Doubt = iota
 	// AskClock asks whether the holder is overdue by the server's clock.
 	AskClock
-	// AskLeader reads again, as of the leader's answer.
+	// AskLeader asks the leader and reads again, as of the leader's answer.
 	AskLeader
 )
 
@@ -38,7 +38,7 @@ func (d *Denial) LockRead(busy bool, holder record.Entry, queued bool) Doubt {
 	return AskLeader
 }
 
-// ClockRead handles the answer to whether the holder is overdue by the server's clock.
+// ClockRead handles the answer to [AskClock], which is whether the holder is overdue by the server's clock.
 func (d *Denial) ClockRead(overdue bool) Doubt {
 	if overdue {
 		return AskLeader

@@ -12,8 +12,8 @@ import (
 // the gate is in place, the server admits no more readers.
 //
 // The writer asks the leader which readers there are and reads the record of each. A notification that a reader has
-// left is only a hint. It makes the writer ask again, and it names a revision that the next read of that reader has to
-// contain.
+// left is only a hint. It makes the writer ask again, and it names a revision that the next read of that reader's
+// record has to contain.
 //
 //	 ReadersListed      ReaderRead, OverdueDeleted
 //	ask --------> read key --------------> the last key is read
@@ -26,36 +26,36 @@ import (
 //
 // With one replica, the proof is a single answer that contains a gate write and names no reader that may be live. With
 // several replicas, the server that answers may have been deposed without knowing it. Such a server goes by its own
-// clock and removes readers that have renewed with its successor. The proof then takes two such answers, each
-// containing a gate write of its own. The writer sends the second gate write after the first answer has arrived, and
-// the second answer has to arrive within [ProofWindow] of the sending of the first gate write. To see why this
-// suffices, suppose that neither answer names some live reader.
+// clock and removes even readers that have renewed with its successor. In that case, the proof takes two such answers,
+// each containing a different gate write. The writer sends the second gate write after the first answer has arrived,
+// and the second answer has to arrive within [ProofWindow] of the time at which the first gate write was sent. To see
+// why this suffices, suppose that both answers leave out the same live reader.
 //
-//   - Suppose that the stream has no renewal of this reader between the two gate writes. Then the reader's record, and
-//     with it the reader's validity, had expired by the time of the first answer, and any later renewal comes too late.
-//   - Suppose that the stream has such renewals. Then the state of the second answer contains the last of them or a
-//     later one, because a leader stores a renewal before it removes the record that the renewal replaces. That renewal
-//     was stored after the first gate write and has a TTL longer than ProofWindow, so the second answer names the
-//     reader, a contradiction.
+//   - If the stream has no renewal of this reader between the two gate writes, then the reader's record, and with it
+//     the reader's validity, had expired by the time of the first answer, and any later renewal comes too late.
+//   - If the stream has such renewals, then the state behind the second answer contains the last of them or a later
+//     renewal, because a leader stores a renewal before it removes the record that the renewal replaces. That renewal
+//     was stored after the first gate write and has a TTL longer than ProofWindow, so the second answer does name the
+//     reader, which is a contradiction.
 //
-// The second case requires a leader. A replica that is catching up removes what was replaced and then lacks the reader
-// until the renewal arrives. With two renewals in the window, a reader can be missing from two answers of such replicas
-// (proofWithHole in the model).
+// The second case requires that a leader answers. A replica that is catching up removes the replaced record and then
+// lacks the reader until the renewal arrives. If a reader renews twice within the window, it can be missing from the
+// answers of two such replicas (proofWithHole in the model).
 //
 // The argument does not depend on the reader's TTL or margin, which the writer does not know. For a counterexample to a
-// bound derived from the writer's own, see internal/verify/model.
+// bound derived from the writer's own TTL and margin, see internal/verify/model.
 type Drain struct {
-	Once bool           // report a reader inside immediately
-	Left []record.Entry // readers in the last answer; a zero entry was named but not found, or has changed
+	Once bool           // immediately report a reader that is inside
+	Left []record.Entry // readers in the last answer; a zero entry stands for one that was named but not found, or that has changed
 
 	list     ReaderList
-	knows    bool         // the list is a leader's and contains the gate write
-	unread   []string     // keys in the list yet to be read, beginning with the one being read
+	knows    bool         // the list comes from a leader and contains the gate write
+	unread   []string     // keys in the list yet to be read, starting with the one being read
 	shown    record.Entry // for Once: the reader that was read and is being read again as of the gate write; zero if there is none
 	deleted  bool         // a reader has been deleted since the list was read
 	watched  bool
-	gone     map[string]bool   // readers whose tombstones were read
-	notified map[string]uint64 // revisions of tombstones that have only been notified
+	gone     map[string]bool   // readers that are known to have left
+	notified map[string]uint64 // revisions of tombstones known only from notifications
 	created  time.Time         // creation time of the bucket, according to the first answer
 	late     Lateness
 
@@ -66,14 +66,14 @@ type Drain struct {
 
 const (
 	// ProofWindow limits how long a proof may take with several replicas. It is the shortest lease less an allowance
-	// for differing clocks.
+	// for clock differences.
 	ProofWindow = clock.MinTTL * 4 / 5 //safety:proof-window
-	// drainTries limits the number of consecutive proofs that take too long. After that many, the writer gives up
-	// because the link is too slow.
+	// drainTries limits how many consecutive proofs may take too long. If more do, the writer gives up because the link
+	// is too slow.
 	drainTries = 10
 )
 
-// ReaderList is a server's answer about the readers.
+// ReaderList is a server's answer to [AskReaders].
 type ReaderList struct {
 	Keys     []string // of readers, including tombstones
 	Last     uint64   // last revision that the server has applied
@@ -93,7 +93,7 @@ type DrainStep struct {
 	Key      string
 	Revision uint64       // for ReadReader: revision that the read has to contain; 0 if any state will do
 	Entry    record.Entry // for DeleteReader and ReaderInside
-	Probes   bool         // for WatchReaders: a probe proves the subscription
+	Probes   bool         // for WatchReaders: a probe has to prove the subscription
 	Knows    bool         // for AwaitReaders: the leader has answered
 }
 
@@ -101,7 +101,7 @@ type DrainStep struct {
 type DrainAction uint8
 
 const (
-	// AskReaders asks the leader for the readers. The answer goes to [Drain.ReadersListed].
+	// AskReaders asks the leader which readers there are. The answer goes to [Drain.ReadersListed].
 	AskReaders DrainAction = iota
 	// ReadReader reads the record under Key. The result goes to [Drain.ReaderRead].
 	ReadReader
@@ -111,22 +111,22 @@ const (
 	ConfirmGate
 	// WatchReaders subscribes to the departures of readers. The result goes to [Drain.SubscriptionMade].
 	WatchReaders
-	// AwaitReaders waits for a notification, at most for [Drain.Pause], and then asks again.
+	// AwaitReaders waits for a notification, but no longer than [Drain.Pause], and then asks again.
 	AwaitReaders
-	// GateRemade means that the gate was deleted along with its bucket. The caller has the bucket verified and waits as
-	// for AwaitReaders.
+	// GateRemade means that the gate was deleted along with its bucket. The caller has the bucket verified and then
+	// waits as it would for AwaitReaders.
 	GateRemade
 	// Drained means that no reader is left.
 	Drained
 	// ReaderInside means that the reader of Entry was inside during a one-shot acquire.
 	ReaderInside
-	// LinkTooSlow means that the writer can never get in.
+	// LinkTooSlow means that the link is too slow for the writer ever to get in.
 	LinkTooSlow
-	// DrainForbidden means that the user may not ask for the readers or may not read them.
+	// DrainForbidden means that the user is not allowed to list the readers or to read their records.
 	DrainForbidden
 )
 
-// Failure tells how a request failed, if it did.
+// Failure says how a request failed, if it did.
 type Failure uint8
 
 const (
@@ -134,9 +134,9 @@ const (
 	NoFailure Failure = iota
 	// NoAnswer means that the server is unavailable, or says that it is.
 	NoAnswer
-	// NotPermitted means that the user may not make the request.
+	// NotPermitted means that the user is not allowed to make the request.
 	NotPermitted
-	// Withheld means that only the leader can answer and the user may not ask it.
+	// Withheld means that only the leader can answer and the user is not allowed to ask it.
 	Withheld
 )
 
@@ -160,18 +160,18 @@ func (d *Drain) ReadersListed(l ReaderList, f Failure) DrainStep {
 	if !l.Created.Equal(d.created) { //safety:drain-remade
 		return DrainStep{Do: GateRemade}
 	}
-	// An answer from before the gate write may lack a reader that joined before the gate, and the answer of a replica
+	// An answer from before the gate write may lack a reader that joined before the gate, and an answer from a replica
 	// that is catching up may lack a reader that has renewed.
 	d.knows = l.Last >= l.Gate && l.Complete //safety:answer-knows
 	return d.next()
 }
 
-// next returns the step that reads the next reader or, after the last one, the step that follows.
+// next returns the step that reads the next reader or, after the last reader, the step that follows.
 func (d *Drain) next() DrainStep {
 	for ; len(d.unread) > 0; d.unread = d.unread[1:] {
 		if key := d.unread[0]; !d.gone[key] {
-			// A lagging replica would still show a reader whose tombstone was notified, so the read waits for the
-			// tombstone. It does so only once, because the notification may be forged.
+			// A lagging replica would still show a reader that has left according to a notification, so the read waits
+			// for the tombstone. It does so only once, because the notification may be forged.
 			revision := d.notified[key]
 			delete(d.notified, key)
 			return DrainStep{Do: ReadReader, Key: key, Revision: revision}
@@ -180,7 +180,7 @@ func (d *Drain) next() DrainStep {
 	return d.judge()
 }
 
-// ReaderRead handles the record of the reader being read. e is zero if there is none.
+// ReaderRead handles the record of the reader being read. e is zero if there is no record.
 func (d *Drain) ReaderRead(e record.Entry, f Failure) DrainStep {
 	key, before := d.unread[0], d.shown
 	d.shown = record.Entry{}
@@ -266,7 +266,7 @@ func (d *Drain) prove() DrainStep {
 }
 
 // GateConfirmed records whether the gate write sent after the last answer was acknowledged. If it was, the next answer
-// has to contain that write. If it was not, the server is cut off, which does not make the link slow.
+// has to contain that write. If it was not, the server is cut off, which does not mean that the link is slow.
 func (d *Drain) GateConfirmed(acknowledged bool) DrainStep {
 	if acknowledged { //safety:gate-written-between
 		d.renewed = true
@@ -274,7 +274,7 @@ func (d *Drain) GateConfirmed(acknowledged bool) DrainStep {
 	return DrainStep{Do: AskReaders}
 }
 
-// SubscriptionMade records whether the subscription was made.
+// SubscriptionMade records whether subscribing succeeded.
 func (d *Drain) SubscriptionMade(made bool) DrainStep {
 	if d.watched = made; made {
 		return DrainStep{Do: AskReaders}
@@ -284,9 +284,9 @@ func (d *Drain) SubscriptionMade(made bool) DrainStep {
 
 func (d *Drain) await() DrainStep { return DrainStep{Do: AwaitReaders, Knows: d.knows} }
 
-// Pause returns how long the writer waits, which is at most pause. It leaves in Left only the readers whose ends the
+// Pause returns how long the writer waits, which is at most pause. It keeps in Left only the readers whose expiry the
 // driver tracks. After the wait, a new proof begins. An answer that proves nothing comes from a server that is cut off
-// or in an election, so it says nothing about the link.
+// or in an election, so it says nothing about how slow the link is.
 func (d *Drain) Pause(pause time.Duration, server time.Time) time.Duration {
 	d.tries, d.renewed = 0, false
 	all := len(d.Left)
@@ -303,6 +303,6 @@ func (d *Drain) Pause(pause time.Duration, server time.Time) time.Duration {
 	return min(pause, d.late.Next())
 }
 
-// Slow reports whether the proofs of a one-shot acquire took too long, once the acquire's time is over. That time ends
+// Slow reports whether the proofs of a one-shot acquire that has run out of time took too long. The time runs out
 // before drainTries proofs can fail.
 func (d *Drain) Slow() bool { return d.Once && d.tries > 1 }

@@ -7,7 +7,8 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Extending extends a lock that no process renews, for a process that has the lock's handle and remembers nothing else:
+// Extending extends a lock that no process renews, on behalf of a process that has the lock's handle and remembers
+// nothing else:
 //
 //	read --> the claim's record, inside its validity: write it again at exactly its revision
 //	     |       --> acknowledged in time: extended
@@ -16,11 +17,11 @@ import (
 //	     |   another process with the handle has extended it
 //	     --> anything else: it is lost
 //
-// Each read is as of what the leader had stored at some point during the call, so what it shows is proof. If the answer
-// to a write does not arrive in time, the validity counts from the server's timestamp of the record.
+// Each read contains everything the leader had stored at some point during the call, so what it shows is proof. If the
+// answer to a write does not arrive in time, the validity counts from the server's timestamp of the record.
 //
-// Because the write expects the revision that was read, no other client can have written the key in between. That is
-// not enough. The server may have removed the record and may bring it back after a crash, and a writer may pass a
+// Because the write expects the revision that was read, no other client can have written the key in between. But that
+// is not enough. The server may have removed the record and may bring it back after a crash, and a writer may pass a
 // reader whose validity is over, in both cases without changing the record. So an extension is valid only if the server
 // stored it within the validity of the record that it extends. The extended record states that deadline
 // ([record.Body.By]), because the next process to read it remembers nothing either.
@@ -37,8 +38,8 @@ type Extending struct {
 	first    uint64        // revision of the first record read
 }
 
-// RecordRead handles the record under the key, read as of what the leader had stored when its clock showed server.
-// asked is when the leader was asked.
+// RecordRead handles the record under the key, read from a state that contains everything the leader had stored when
+// its clock showed server. asked is when the leader was asked.
 func (x *Extending) RecordRead(e record.Entry, server time.Time, asked clock.Instant) HandleStep {
 	step, left := x.Judge(e, server)
 	if step != HandleWrite {

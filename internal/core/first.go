@@ -12,22 +12,22 @@ import (
 // mistake about a key can create a second holder only if the claim names the revision of a live record, which it would
 // then replace. So a claim expects one of the following:
 //
-//   - The revision of a tombstone that the waiter itself has read, that it has written over an overdue record, or for
-//     which its last claim was refused. A notification may be forged, so it only makes the waiter read.
-//   - No record (0), if the record's time is over by the estimate of the server's clock. The server refuses such a
-//     claim while the record is there.
+//   - The revision of a tombstone that the waiter itself has read, that it has written over an overdue record, or that
+//     caused its last claim to be refused. A notification may be forged, so it only makes the waiter read.
+//   - No record (0), if the key's record has run out of time by the estimate of the server's clock. The server refuses
+//     the claim while the record is still there.
 //
 // The waiter misses no release. A notification may be lost and a record may end without one, so the waiter reads the
-// keys after its subscription is in place and again whenever its timers fire. A refused write proves the subscription.
-// With one key, the first claim is that write. With several keys, the waiter sends a probe and then reads all keys as
-// of a revision that the leader has named.
+// keys after its subscription is in place and again whenever its timers fire. A refused write proves that the
+// subscription is in place. With one key, the first claim serves as that write. With several keys, the waiter sends a
+// probe and then reads all keys as of a revision that the leader has named.
 
 // First is the first waiter. The driver asks [First.Next] for a step, carries it out, and reports the result, until a
-// claim is granted. Each key has at most one pending step. If none has any, the waiter does nothing until a
-// notification arrives or until [First.At].
+// claim is granted. Each key has at most one pending step. If no key has a pending step, the waiter does nothing until
+// a notification arrives or until [First.At].
 type First struct {
 	Counts  bool // the lock is a semaphore
-	Watched bool // the driver is notified of changes and of the ends of the records that it tracks
+	Watched bool // the driver is notified of changes and of the expiry of the records it tracks
 
 	keys   []firstKey
 	all    bool   // read all keys
@@ -37,7 +37,7 @@ type First struct {
 	late   Lateness
 }
 
-// firstKey is a key of the lock, with its record as far as known and its pending step.
+// firstKey is a key of the lock, with its record, as far as is known, and its pending step.
 type firstKey struct {
 	record.Entry
 	do Decision
@@ -61,7 +61,7 @@ func (f *First) reread(vacant uint64) {
 // Next returns the next step, which the driver carries out immediately.
 func (f *First) Next() (do Decision, k int, revision uint64) {
 	for _, do := range [...]Decision{Reclaim, Take, Verify} {
-		for k := len(f.keys) - 1; k >= 0; k-- { // the highest first, since other waiters may know of fewer keys
+		for k := len(f.keys) - 1; k >= 0; k-- { // highest first, because other waiters may know of fewer keys
 			if x := &f.keys[k]; x.do == do {
 				x.do = Stay
 				return do, k, x.at
@@ -77,9 +77,9 @@ func (f *First) Next() (do Decision, k int, revision uint64) {
 	return Prove, 0, 0
 }
 
-// KeyRead handles the record of key k, as returned by a read or by the refusal of a claim. The driver has already
-// deleted an overdue one. own is the id of the current claim, which may have written the record. It is "" if that claim
-// has already judged the record and does not adopt it.
+// KeyRead handles the record of key k, as found by a read or after a refused claim. If the record was overdue, the
+// driver has already deleted it. own is the id of the current claim, which may have written the record, or "" if that
+// claim has already judged the record and does not adopt it.
 func (f *First) KeyRead(k int, e record.Entry, own string) {
 	x := &f.keys[k]
 	x.Entry, x.do, x.at = e, Take, e.Revision
@@ -92,7 +92,8 @@ func (f *First) KeyRead(k int, e record.Entry, own string) {
 	}
 }
 
-// SubscriptionProven records that the subscription was in place when the leader had this revision stored.
+// SubscriptionProven records that the subscription was in place when this was the last revision that the leader had
+// stored.
 func (f *First) SubscriptionProven(revision uint64) { f.proven, f.asOf = true, revision }
 
 // AllRead records that every key has been passed to [First.KeyRead].
@@ -109,7 +110,7 @@ func (f *First) ReadFailed(now clock.Instant, pause time.Duration) {
 	f.all, f.due = false, now.Add(pause)
 }
 
-// Has reports whether the waiter knows key k. Other clients may know of more keys.
+// Has reports whether the waiter knows of key k. Other clients may know of more keys.
 func (f *First) Has(k int) bool { return k < len(f.keys) }
 
 // RecordNotified handles the notification of a record.
@@ -128,14 +129,15 @@ func (f *First) TombstoneNotified(k int, revision uint64) {
 	f.keys[k].do, f.keys[k].at = Verify, revision
 }
 
-// RecordExpired records that the time of key k's record is over. Claiming the key shows whether it is free.
+// RecordExpired records that key k's record has run out of time. Claiming the key shows whether it is free.
 func (f *First) RecordExpired(k int) { f.keys[k].do, f.keys[k].at = Take, 0 }
 
 // SubscriptionMoved records that another server now serves the subscription.
 func (f *First) SubscriptionMoved() { f.reread(0) }
 
-// TimeCame must be called when the time [First.At] has come. If the record's time is over, the waiter claims the key,
-// which takes no longer than reading it. If the record is overdue, the waiter reads it instead, so that it is deleted.
+// TimeCame must be called at the time that [First.At] returned. If the record has run out of time, the waiter claims
+// the key, which takes no longer than reading it. If the record is overdue, the waiter reads it instead, so that the
+// driver deletes it.
 func (f *First) TimeCame(server time.Time) {
 	_, left := f.Shortest(server)
 	switch {
@@ -148,17 +150,17 @@ func (f *First) TimeCame(server time.Time) {
 	}
 }
 
-// Record returns the record of key k, as far as known.
+// Record returns the record of key k, as far as is known.
 func (f *First) Record(k int) record.Entry { return f.keys[k].Entry }
 
-// Tracks reports whether the driver tracks the end of key k's record. If the record's time is already over, the timers
-// check it instead.
+// Tracks reports whether the driver tracks the expiry of key k's record. If the record has already run out of time, the
+// waiter's timers check it instead.
 func (f *First) Tracks(k int, server time.Time) bool {
 	return f.Watched && f.keys[k].Live() && f.keys[k].Remaining(server) != 0
 }
 
 // Shortest returns the key whose record has the least time left by the estimate of the server's clock. k is negative if
-// no key is held, and left is negative if none of the records ends.
+// no key is held, and left is negative if none of the records expires.
 func (f *First) Shortest(server time.Time) (k int, left time.Duration) {
 	k, left = -1, -1
 	for i := range f.keys {
@@ -172,8 +174,8 @@ func (f *First) Shortest(server time.Time) (k int, left time.Duration) {
 	return k, left
 }
 
-// At returns the time of the waiter's next read. A notification never postpones it, because the notification may be
-// forged. pause returns the time until the read after one that is due now.
+// At returns the time of the waiter's next read. A notification never postpones that read, because the notification may
+// be forged. pause returns how long to wait between a read that is due now and the next one.
 func (f *First) At(now clock.Instant, server time.Time, pause func() time.Duration) clock.Instant {
 	switch _, left := f.Shortest(server); {
 	case left == 0 && f.due <= now:

@@ -18,11 +18,11 @@ import (
 //
 // A renewal expects the last known revision, which is never 0, so it can neither bring back a deleted record nor
 // overwrite another client's. Its confirmation takes effect only if it arrives within the validity that it would
-// prolong, and the new validity counts from the sending of the renewal.
+// extend, and the new validity counts from when the renewal was sent.
 //
-// Only proof ends a record early, namely a read from a state that contains the last confirmation. A hint (a
-// notification, or a list without the record) may be forged or old, and a refusal may come from a deposed leader. Hints
-// and refusals only lead to such a read or to another renewal.
+// Only proof ends a record early, namely a read from a state that contains the last confirmed write. A hint (a
+// notification, or a list without the record) may be forged or outdated, and a refusal may come from a deposed leader.
+// Hints and refusals only lead to such a read or to another renewal.
 type Kept struct {
 	Body    record.Body // body of the next renewal, with the id of the claim
 	Granted clock.Terms // of the claim
@@ -32,12 +32,12 @@ type Kept struct {
 	Valid     Validity
 	Last      uint64        // last known revision
 	LastSent  clock.Instant // when the write that produced Last was sent
-	Break     *string       // who broke the record and why, according to a hint; nil if no hint said so
-	suspected uint64        // highest revision named by hints while the record was not renewed; 0 if none
+	Break     *string       // who broke the record and why, according to a hint; nil if there was no such hint
+	suspected uint64        // highest revision named by hints while the record was not being renewed; 0 if none
 
 	Waiting   int32   // number of goroutines waiting for a confirmation
-	phase     float32 // spreads the renewals that follow one sent together with many; 0 if there was none
-	Retries   uint8   // how often a renewal met another write in flight, at most 255
+	phase     float32 // spreads out the renewals that follow a renewal of all records; 0 if there was none
+	Retries   uint8   // how often a renewal met another write in flight, capped at 255
 	State     State
 	Cause     End // how the record first ended; 0 while it is held
 	Why       Why // the evidence for Cause
@@ -46,7 +46,7 @@ type Kept struct {
 	Abandoned bool
 	resolving bool // a read is under way to settle a doubt
 
-	sent        []Renewal     // renewals without an answer, in the order of sending
+	sent        []Renewal     // unanswered renewals, in the order in which they were sent
 	n           uint64        // number of the last renewal
 	need        uint64        // a renewal with at least this number is wanted now
 	requestedAt clock.Instant // when a renewal was last due or sent
@@ -82,7 +82,7 @@ type End uint8
 const (
 	// NoEnd means that the record has not ended.
 	NoEnd End = iota
-	// EndLost means that the record is no longer this client's, or may not be.
+	// EndLost means that the record no longer belongs to this client, or may no longer belong to it.
 	EndLost
 	// EndBroken means that an operator has broken the record.
 	EndBroken
@@ -100,13 +100,13 @@ const (
 type Why uint8
 
 const (
-	// NoReason means that the End says enough or that the caller gives the reason.
+	// NoReason means that the [End] says enough or that the caller gives the reason.
 	NoReason Why = iota
 	// Unconfirmed means that no renewal was confirmed within the validity.
 	Unconfirmed
 	// ConfirmedLate means that a confirmation arrived after the end of the validity.
 	ConfirmedLate
-	// RecordGone means that the key has no record, or one from an attempt before the grant.
+	// RecordGone means that the key has no record, or has one from an attempt before the grant.
 	RecordGone
 	// RecordReplaced means that another claim has been granted.
 	RecordReplaced
@@ -131,7 +131,7 @@ type Consequence struct {
 	Doubted        bool   // verify the bucket, which may have been deleted along with the record
 }
 
-// Discards reports whether to delete the record at Discard. rest is what remains of the minimum hold.
+// Discards reports whether to delete the record at revision Discard. rest is what remains of the minimum hold.
 func (u Consequence) Discards(rest time.Duration) bool {
 	return u.Discard != 0 && (rest <= 0 || !u.unlessCooldown) //safety:cooldown-not-discarded
 }
@@ -139,10 +139,10 @@ func (u Consequence) Discards(rest time.Duration) bool {
 // MinRetry is the shortest time between two renewals of a record.
 const MinRetry = 50 * time.Millisecond
 
-// showEvery is the shortest time between two renewals that only show a change.
+// showEvery is the shortest time between two renewals whose only purpose is to publish a change.
 const showEvery = 100 * time.Millisecond
 
-// Begin makes k the record that a claim was granted under key by a write sent at time sent.
+// Begin initializes k with the record that a claim was granted under key by a write sent at time sent.
 func (k *Kept) Begin(body record.Body, key string, revision uint64, t clock.Terms, sent clock.Instant) {
 	k.Body = body
 	k.Body.Attempt = 0
@@ -157,7 +157,7 @@ func (k *Kept) Begin(body record.Body, key string, revision uint64, t clock.Term
 // IsLock reports whether the record belongs to a holder, as opposed to a waiter.
 func (k *Kept) IsLock() bool { return k.Body.Status == record.StatusHeld }
 
-// Renews reports whether the record is renewed. A fixed record is renewed only while goroutines wait for a
+// Renews reports whether the record is being renewed. A fixed record is renewed only while goroutines wait for a
 // confirmation.
 func (k *Kept) Renews() bool {
 	return k.State == StateHeld && !k.Abandoned && (!k.Body.Fixed || k.Waiting > 0)
@@ -186,7 +186,7 @@ func (k *Kept) Tick(now clock.Instant) (u Consequence, renew bool) {
 	return u, renew
 }
 
-// Check ends the record if its validity is over, for callers that may come before Tick.
+// Check ends the record if its validity is over, for callers that may run before Tick does.
 func (k *Kept) Check(now clock.Instant) (u Consequence) {
 	if k.State == StateHeld && k.Valid.Over(now) { //safety:state-by-clock
 		u = k.expire(now)
@@ -194,7 +194,8 @@ func (k *Kept) Check(now clock.Instant) (u Consequence) {
 	return u
 }
 
-// Late returns the time after which a renewal that is due counts as late and goes ahead of all writes that end records.
+// Late returns the time after which a renewal that is due counts as late and takes precedence over all writes that end
+// records.
 func (k *Kept) Late() clock.Instant { return k.Valid.End.Add(-k.Terms.Validity() / 3) }
 
 // AtRisk reports whether the record is renewed but two thirds of its validity have passed without a confirmation.
@@ -226,8 +227,8 @@ func (k *Kept) Unanswered() bool { return len(k.sent) > 0 }
 // Renewal returns the number of the last renewal.
 func (k *Kept) Renewal() uint64 { return k.n }
 
-// BeginRenewal begins a renewal, which is the client's write number paced. It returns the number of the renewal, or 0
-// if none is to be sent, and reports whether the renewal shortens the validity.
+// BeginRenewal begins a renewal. paced is its number among the client's writes. BeginRenewal returns the number of the
+// renewal, or 0 if none is to be sent, and reports whether the renewal shortens the validity.
 func (k *Kept) BeginRenewal(now clock.Instant, paced uint64) (n uint64, shorter bool) {
 	if !k.Renews() || k.resolving {
 		return 0, false
@@ -265,15 +266,16 @@ func (k *Kept) AnswerArrived(n uint64, a Answer, now clock.Instant) (u Consequen
 		u.Soon = true
 	case a.Refusal != Conflict:
 	case a.Last == 0 || a.Last > k.Last:
-		// Read even if the key is said to be empty, because the refusal may come from a deposed leader that has removed
-		// what has since been renewed. A state that contains the last confirmation shows the truth.
+		// Read even if the refusal says that the key is empty, because the refusal may come from a deposed leader that
+		// has removed a record that has since been renewed. A state that contains the last confirmed write shows the
+		// truth.
 		if !k.resolving {
 			k.resolving, u.Proven = true, true
 			u.Read = max(a.Last, k.Last) //safety:renewal-refused
 		}
 	case a.Last == k.Last && n == k.n && n >= k.need:
-		// The server refused this renewal because the one sent just before it was stored first, and that one has been
-		// confirmed in the meantime. What this renewal was to confirm is still unconfirmed.
+		// The server refused this renewal because it stored the preceding one first, and that one has been confirmed in
+		// the meantime. What this renewal was meant to confirm is still unconfirmed.
 		k.RenewAgain(now)
 	}
 	return u
@@ -320,14 +322,14 @@ func (k *Kept) prolong(i int, revision uint64) (enough bool) {
 	return true
 }
 
-// RenewNow makes a new renewal due at time at. The confirmation of a renewal that was already sent would not cover a
-// later change.
+// RenewNow makes a new renewal due at time at. The confirmation of a renewal that has already been sent would not cover
+// a later change.
 func (k *Kept) RenewNow(at clock.Instant) {
 	k.need = k.n + 1
 	k.next = min(k.next, at)
 }
 
-// RenewSoon makes a renewal due that shows a change, though not too soon after the last one.
+// RenewSoon makes a renewal due in order to publish a change, but not too soon after the last renewal.
 func (k *Kept) RenewSoon(now clock.Instant) { k.RenewNow(max(now, k.requestedAt.Add(showEvery))) }
 
 // RenewAgain makes another renewal due at time at, in place of one that was refused.
@@ -362,7 +364,7 @@ func (k *Kept) Suspect(revision uint64, now clock.Instant) (u Consequence) {
 	return u
 }
 
-// Old reports whether a notification about revision is no news. For a held record, that is true only up to the last
+// Old reports whether a notification about revision is old news. For a held record, that is true only up to the last
 // confirmed revision, because a later one may be a break.
 func (k *Kept) Old(revision uint64) bool {
 	return k.State != StateHeld || revision <= k.Last //safety:break-notified
@@ -401,10 +403,10 @@ func (k *Kept) RecordRead(e record.Entry, revision uint64, now clock.Instant) (u
 	case found == Confirms:
 		u = k.renewalConfirmed(e.Renewal, e.Revision, now) //safety:found-sending
 		if k.State == StateHeld && e.Renewal < k.need {
-			k.RenewAgain(now) // the refused renewal was wanted
+			k.RenewAgain(now) // the refused renewal is still wanted
 		}
 	case found == FoundBroken:
-		k.Last = e.Revision // the release deletes the broken record
+		k.Last = e.Revision // the release will delete the broken record
 		u = k.EndUnasked(EndBroken, RecordBroken, now)
 	case found == FoundEarlier:
 		u = k.EndUnasked(EndLost, RecordGone, now)
@@ -418,7 +420,7 @@ func (k *Kept) RecordRead(e record.Entry, revision uint64, now clock.Instant) (u
 	return u
 }
 
-// Trust keeps the record held because no read could settle a doubt.
+// Trust keeps treating the record as held, because no read could settle a doubt.
 func (k *Kept) Trust() { k.resolving, k.suspected = false, 0 }
 
 // expire ends a record whose validity is over. The end is planned if it is the requested one.
@@ -429,14 +431,13 @@ func (k *Kept) expire(now clock.Instant) Consequence {
 	return k.EndUnasked(EndLost, Unconfirmed, now)
 }
 
-// EndUnasked ends a held record without being asked by its holder.
+// EndUnasked ends a held record for a reason other than its holder's request.
 func (k *Kept) EndUnasked(end End, why Why, now clock.Instant) Consequence {
 	if k.State != StateHeld {
 		return Consequence{}
 	}
 	if k.Break != nil && (end == EndLost || end == EndPlanned) {
-		// The operator broke the record immediately, so others may have been let in and the record may be theirs by
-		// now.
+		// The operator let the next client in immediately, so the record may belong to another client by now.
 		end, why = EndBroken, BreakHinted
 	}
 	k.State = StateLost
@@ -467,8 +468,8 @@ func (k *Kept) stop(end End, why Why, now clock.Instant) Consequence {
 func (k *Kept) Final() uint64 { return k.n + 1 }
 
 // Closing returns what the holder leaves behind, which is either a tombstone or a last, fixed renewal. It returns a
-// renewal for a hand-over, or if rest remains of the minimum hold or of the time for which a finished job is kept. A
-// broken record is always deleted, because the operator's decision prevails.
+// renewal for a hand-over, or if rest is positive, which is what remains of the minimum hold or of the time for which a
+// finished job is kept. A broken record is always deleted, because the operator's decision prevails.
 func (k *Kept) Closing(rest time.Duration, broken bool) (body record.Body, deletes bool) {
 	if k.Cause == EndHandedOff {
 		rest = k.Granted.TTL

@@ -2,15 +2,15 @@ package core
 
 import "github.com/natslock/locks/internal/record"
 
-// An orphaned write is an unanswered attempt of a finished claim. If the server still applies it, its record keeps
-// others out for a TTL. So the client keeps waiting for the answer, watches the key for the record, and replaces what
-// the attempt expects. All of this is a courtesy to waiters; safety does not depend on it.
+// An orphaned write is an unanswered attempt of a finished claim. If the server does apply the write, its record keeps
+// others out for a full TTL. So the client keeps waiting for the answer, watches the key for the record, and replaces
+// the record that the attempt expects. All of this is a courtesy to waiters; safety does not depend on it.
 
 // Taking writes a tombstone at the revision that an orphaned write expects, so that the server has to refuse that
-// write. If the write was already applied, Taking removes its record. An attempt that expects a revision above 0 is
-// then settled for good, because the key never has that revision again. One that expects no record (0) is settled only
-// while the tombstone lasts. After that, the server may apply the attempt, and the watch of the key then finds its
-// record.
+// write. If the write has already been applied, Taking removes its record. An attempt that expects a revision above 0
+// is then settled for good, because the key will never have that revision again. An attempt that expects no record (0)
+// is settled only while the tombstone lasts. Once the tombstone has expired, the server may still apply the attempt, in
+// which case the watch on the key finds its record.
 type Taking struct {
 	Removal
 	Attempt Attempt
@@ -19,7 +19,7 @@ type Taking struct {
 	OnlyOwn bool
 }
 
-// Takings returns one Taking for each revision that the open attempts of a claim expect. guarded reports whether these
+// Takings returns one Taking for each revision that the open attempts of a claim expect. guarded means that these
 // attempts are guarded.
 func Takings(id string, open []Attempt, guarded bool) (all []Taking) {
 	taken := make(map[uint64]bool)
@@ -42,8 +42,8 @@ func (t *Taking) OwnRecordRead(e record.Entry) bool {
 	return true
 }
 
-// Settled returns the attempts that the removal has settled, either because they can no longer be applied or because
-// their record is gone.
+// Settled returns the numbers of the attempts that the removal has settled, either because they can no longer be
+// applied or because their record is gone.
 func (t *Taking) Settled() (n []int) {
 	if !t.final {
 		return nil

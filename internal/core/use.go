@@ -15,14 +15,14 @@ type Use struct {
 	Grants uint64 // number of holders so far
 	Idle   bool   // the lease lingers and has no holder at present
 
-	// The record of a lease is watched only once the lease has been in use for some time, which spares short critical
-	// sections a subscription. The record of an idle lease is not watched, because the next goroutine that asks, or the
-	// next renewal, will discover a break.
+	// The record of a lease is watched only once the lease has been in use for some time, so that short critical
+	// sections need no subscription. The record of an idle lease is not watched, because the next goroutine that asks
+	// for the lock, or the next renewal, will discover a break.
 	Watching bool          // the watch has begun, or never will
 	watchAt  clock.Instant // when the watch is to begin; [never] while the lease is idle
-	since    clock.Instant // end of the last idle period, or beginning of the use
+	since    clock.Instant // end of the last idle period, or when the lease was first used
 
-	marked clock.Instant // when the record began to linger; 0 if the claim already said so
+	marked clock.Instant // when the body was marked as lingering; 0 if the claim had already marked it
 }
 
 const never = clock.Instant(math.MaxInt64)
@@ -56,7 +56,7 @@ func (l *Use) Begin(now clock.Instant, watchAfter time.Duration) {
 	l.watchAt, l.Watching = now.Add(watchAfter), watchAfter < 0
 }
 
-// Admit makes a goroutine a holder of the lease. The server has granted the lease to the first holder, and later ones
+// Admit makes a goroutine a holder of the lease. The server granted the lease to the first holder, and later holders
 // are admitted without a message to the server.
 func (l *Use) Admit(k *Kept, e Entrant, now clock.Instant, watchAfter time.Duration) (Admission, Consequence) {
 	u := k.Check(now)
@@ -76,7 +76,7 @@ func (l *Use) Admit(k *Kept, e Entrant, now clock.Instant, watchAfter time.Durat
 			waited = max(e.Waited.Milliseconds(), 1)
 		}
 		body.Grants, body.Waits = l.Grants, body.Waits+waited
-		if !k.Shared() { // readers' records state since when there have been any readers
+		if !k.Shared() { // a readers' record states when the first of them entered
 			body.Since, body.Waited = e.Wall, waited
 		}
 	}
@@ -88,8 +88,8 @@ func (l *Use) Admit(k *Kept, e Entrant, now clock.Instant, watchAfter time.Durat
 	if l.Idle {
 		l.becomeUsed(now, watchAfter)
 	}
-	// The granted attempt may have been another caller's. A lease that lingers changes hands often, so its current
-	// holder is shown only by ordinary renewals.
+	// The granted attempt may have been made for another caller. A lease that lingers changes hands often, so only
+	// ordinary renewals show its current holder.
 	if l.Grants > 1 && !k.Shared() && !body.Lingers || !maps.Equal(body.Meta, e.Meta) {
 		body.Meta = e.Meta
 		k.RenewSoon(now)
@@ -100,23 +100,23 @@ func (l *Use) Admit(k *Kept, e Entrant, now clock.Instant, watchAfter time.Durat
 // Shared reports whether the record belongs to readers, who hold the lock together.
 func (k *Kept) Shared() bool { return record.Mode(k.Body.Mode) == record.Shared }
 
-// renewAhead is the number of the grant at which a new revision is requested, so that the revision is there by the time
-// the current one runs out of numbers.
+// renewAhead is the number of the grant at which a new revision is requested, so that the new revision is available by
+// the time the current one runs out of numbers.
 const renewAhead = record.GrantsPerRevision / 2
 
-// admits reports whether the lease can have another holder now, and numbers the grant.
+// admits reports whether the lease can have another holder now and, if so, numbers the grant.
 func (k *Kept) admits(now clock.Instant) bool {
 	// A new holder needs time to work.
 	if k.Valid.End.Sub(now) < k.Terms.Validity()/3 { //safety:admitted-early
 		return false
 	}
-	// The revision of a renewal would put a reader's token above that of the writer after it.
+	// The revision of a renewal would give a reader a higher token than the writer that follows.
 	if k.Shared() { //safety:token-of-readers
 		return true
 	}
 	revision, n := record.TokenRevision(k.Body.Token), record.TokenGrant(k.Body.Token)
 	switch {
-	// Only an acknowledged revision is above all tokens granted on earlier ones.
+	// Only an acknowledged revision is above all tokens based on earlier revisions.
 	case k.Last > revision: //safety:token-revision
 		revision, n = k.Last, 0
 	case n+1 == record.GrantsPerRevision: //safety:token-full
@@ -132,7 +132,7 @@ func (k *Kept) admits(now clock.Instant) bool {
 }
 
 // becomeUsed records that an idle lease has a holder again. As with any other lease, the watch begins if the holder
-// stays for watchAfter. Most holders leave sooner and cost the client no subscription.
+// stays for watchAfter. Most holders leave sooner, so they need no subscription.
 func (l *Use) becomeUsed(now clock.Instant, watchAfter time.Duration) {
 	l.Idle, l.since = false, now
 	if !l.Watching && l.watchAt == never {
@@ -140,7 +140,7 @@ func (l *Use) becomeUsed(now clock.Instant, watchAfter time.Duration) {
 	}
 }
 
-// BecomeIdle records that no holder is inside or about to be, which drops the TTL set by Extend and ends the watch.
+// BecomeIdle records that no holder is inside or about to be, so the TTL set by Extend is dropped and the watch ends.
 // unwatch reports whether the caller has a watch to stop.
 func (l *Use) BecomeIdle(k *Kept, now clock.Instant, watchAfter time.Duration) (unwatch bool) {
 	l.Idle = true
@@ -176,8 +176,8 @@ func (l *Use) Watch(now clock.Instant, watchAfter time.Duration) bool {
 	return false
 }
 
-// Standing returns when the lease ends, or the earliest possible time if it has ended. mayIdle reports whether the
-// record tells other clients that the lease may be idle now.
+// Standing returns when the lease ends, or the earliest possible time if it has already ended. mayIdle reports whether
+// the record tells other clients that the lease may be idle now.
 func (l *Use) Standing(k *Kept, now clock.Instant) (until clock.Instant, mayIdle bool) {
 	if k.State != StateHeld || k.Abandoned {
 		return math.MinInt64, false
@@ -192,7 +192,7 @@ type Wish struct {
 	Since clock.Instant // beginning of the hold
 }
 
-// Cooldown returns what is left of the minimum hold. It allows for a clock that runs fast by up to the margin of the
+// Cooldown returns what is left of the minimum hold. It allows for a clock that runs fast by up to the margin for the
 // time measured.
 func (w *Wish) Cooldown(now clock.Instant) time.Duration {
 	if w.Least == 0 {
@@ -216,7 +216,7 @@ func (w *Wish) Longer(others, granted clock.Terms) clock.Terms {
 	return others
 }
 
-// WantTerms sets the terms of the next renewals. If they change, a renewal is due immediately.
+// WantTerms sets the terms of future renewals. If the terms change, a renewal is due immediately.
 func (k *Kept) WantTerms(t clock.Terms, now clock.Instant) {
 	if k.Want != t { //safety:extend-ends
 		k.Want = t

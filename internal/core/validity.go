@@ -6,9 +6,9 @@ import (
 	"github.com/natslock/locks/internal/clock"
 )
 
-// Validity limits how long a client relies on a record that it keeps alive. The validity of a write counts from its
-// sending and ends a margin before its TTL does. A confirmation that arrives after the current end has no effect,
-// because by then the client has ended the contexts of the work under the record.
+// Validity limits how long a client relies on a record that it keeps alive. The validity of a write counts from when
+// the write was sent and ends a margin before the TTL does. A confirmation that arrives after the current end has no
+// effect, because by then the client has canceled the contexts of the work done under the record.
 type Validity struct {
 	End   clock.Instant
 	Until clock.Instant // latest possible end; [unbounded] if there is none
@@ -25,7 +25,8 @@ func ValidFrom(sent clock.Instant, t clock.Terms) Validity {
 // Bound sets the latest end of v.
 func (v *Validity) Bound(until clock.Instant) { v.Until, v.End = until, min(v.End, until) }
 
-// Bounded reports whether v has a latest end, which is set before other goroutines know the record and never changes.
+// Bounded reports whether v has a latest end, which is set before other goroutines know of the record and never
+// changes.
 func (v *Validity) Bounded() bool { return v.Until != unbounded }
 
 // Over reports whether v has ended.
