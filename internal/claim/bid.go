@@ -47,7 +47,7 @@ type Draft struct {
 	By      clock.Instant // see [core.Attempt]
 }
 
-// terms returns the terms of an attempt made now. If the lease has a requested end, their TTL shrinks as the call waits.
+// terms returns the terms of an attempt made now. If the lease has a requested end, the TTL shrinks as the call waits.
 func (d *Draft) terms() (clock.Terms, error) {
 	if d.Until.IsZero() {
 		return clock.NewTerms(d.TTL), nil
@@ -206,7 +206,7 @@ func (b *Bid) Aim(key string) {
 	b.Draft.Slot = key
 }
 
-// Grant ends the claim that was granted with r and returns the grant.
+// Grant ends the claim that was granted with result r and returns the grant.
 func (b *Bid) Grant(r Result) keeper.Granted {
 	cl := b.cur
 	b.cur = nil

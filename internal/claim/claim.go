@@ -18,7 +18,7 @@ import (
 )
 
 // claim is one acquisition: a [core.Claim] and its I/O. It sends the attempts, passes on the answers, and does the
-// reads that are needed to judge them.
+// reads needed to judge them.
 type claim struct {
 	b     *bucket.Bucket
 	k     *keeper.Keeper
@@ -148,9 +148,9 @@ func (cl *claim) result(v core.Verdict, entry record.Entry, err error) Result {
 	return res
 }
 
-// denied settles attempt n on a subject that this user may not write to. Such an attempt leaves no orphan. Cleaning up
-// would be forbidden too and would hide the refusals of other requests, because the connection keeps only its last
-// error.
+// denied settles attempt n on a subject that this user is not allowed to write to. Such an attempt leaves no orphan.
+// Cleaning up after it would be forbidden too and would hide the refusals of other requests, because the connection
+// keeps only its last error.
 func (cl *claim) denied(n int) {
 	cl.mu.Lock()
 	cl.state.Settle(n)
@@ -158,8 +158,8 @@ func (cl *claim) denied(n int) {
 	cl.forgets[n-1]()
 }
 
-// try makes one attempt and waits at most within for its outcome. If blind, it does not read the record that caused a
-// refusal.
+// try makes one attempt and waits at most within for its outcome. If blind is true, try does not read the record that
+// caused a refusal.
 func (cl *claim) try(ctx context.Context, expect uint64, blind bool, within time.Duration) Result {
 	b := cl.b
 	n, err := cl.send(expect)
@@ -218,7 +218,7 @@ func (cl *claim) send(expect uint64) (int, error) {
 	if err := cl.sends(core.Attempt{Expect: expect, Terms: t, Floor: b.Highest(), Since: body.Since, Waited: body.Waited, Meta: body.Meta, By: cl.draft.By, Sent: b.Instant()}); err != nil {
 		return 0, err
 	}
-	// If there is a guard, the expected revision is the guard's: the server refuses a reader that arrives after the
+	// If there is a guard, the expected revision is the guard's, so the server refuses a reader that arrives after the
 	// gate.
 	forget, err := b.Send(kvstore.Write{Key: cl.key, Value: value, Expect: expect, Guard: cl.guard, TTL: t.TTL}, //safety:join-guarded
 		func(a kvstore.Answer) { cl.answered(n, a) })
@@ -232,11 +232,11 @@ func (cl *claim) send(expect uint64) (int, error) {
 	return n, nil
 }
 
-// sends records an attempt that is about to be sent. It returns an error if the bucket takes no more records.
+// sends records an attempt that is about to be sent. It returns an error if the bucket accepts no more records.
 func (cl *claim) sends(a core.Attempt) error {
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
-	// A claim that may already have a record, or that frees a place once granted, needs no more room.
+	// A claim that may already have a record, or that frees a place once granted, needs no additional room.
 	if !cl.adopts && !cl.draft.Queued && !cl.draft.Returns && cl.state.Unwritten() {
 		if err := cl.b.Admits(); err != nil { //safety:room-kept
 			return err

@@ -1,5 +1,5 @@
-// Package claim obtains one record, for a lock, for a place in its queue, or for a reader, by conditional writes that
-// the server has to acknowledge in time.
+// Package claim obtains one record, for a lock, for a place in its queue, or for a reader, through conditional writes
+// that the server has to acknowledge in time.
 //
 //	         send                 acknowledged, or found, in time
 //	claim ----------> attempt -----------------------------------> lease

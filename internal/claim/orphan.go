@@ -16,9 +16,9 @@ import (
 // but is too short to notice.
 const GoneWithin = 100 * time.Millisecond
 
-// close ends the claim. n is the attempt that was granted, or 0 if none was. From now on, answers that have arrived or
-// will arrive only lead to deletions. gone holds a channel for each deletion that the caller should wait for, which is
-// closed when that deletion is over; see [GoneWithin].
+// close ends the claim. n is the attempt that was granted, or 0 if none was. From then on, all answers, including those
+// that have already arrived, lead only to deletions. For each deletion that the caller should wait for, gone holds a
+// channel that is closed when the deletion is over; see [GoneWithin].
 func (cl *claim) close(n int) (gone []<-chan struct{}) {
 	cl.mu.Lock()
 	unwanted, open, found := cl.state.Close(n)
@@ -39,8 +39,8 @@ func (cl *claim) close(n int) (gone []<-chan struct{}) {
 }
 
 // cleanUp deals with the unanswered attempts of a finished claim. If the claim was given up, it also takes away the
-// records that they expect, except for the one that an adoption expects, which another client may still adopt. It
-// closes the returned channel when it is done.
+// records that those attempts expect, except for the record that an adoption expects, which another client may still
+// adopt. It closes the returned channel when it is done.
 func (cl *claim) cleanUp(open []core.Attempt, givenUp bool) <-chan struct{} {
 	over := make(chan struct{})
 	for _, a := range open {

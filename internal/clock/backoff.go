@@ -20,9 +20,9 @@ func ShortBackoff(try int) time.Duration {
 	return d/2 + rand.N(d)
 }
 
-// immediately is the number of retries that follow without a pause after a write has met another one in flight. A retry
-// reaches the server a round trip after the refusal, by which time the server has most likely stored the other write.
-// Even the shortest timer would take longer.
+// immediately is how many times a write that has met another one in flight is retried without a pause. A retry reaches
+// the server a round trip after the refusal, by which time the server has most likely stored the other write. Even the
+// shortest timer would take longer.
 const immediately = 6
 
 // InFlightBackoff returns the pause before retrying a write that has met another one in flight.

@@ -24,8 +24,8 @@ const (
 )
 
 // RoundTTL returns the TTL that the server uses for d, which is d rounded up to whole seconds. It returns an error
-// matching [ErrInvalidTTL] if d is out of bounds. A d below [MinTTL] is rejected instead of rounded up, because a lease
-// several times as long as requested is no help.
+// matching [ErrInvalidTTL] if d is out of bounds. A d below [MinTTL] is rejected rather than rounded up, because a
+// lease several times as long as requested would not help.
 func RoundTTL(d time.Duration, fixed bool) (time.Duration, error) {
 	longest := MaxTTL
 	if fixed {
@@ -74,7 +74,7 @@ func TermsUntil(d time.Duration) (Terms, error) {
 	}
 }
 
-// Validity returns how long after sending a write the client relies on it.
+// Validity returns how long the client relies on a write after sending it.
 func (t Terms) Validity() time.Duration { return t.TTL - t.Margin }
 
 // together limits how early a renewal may be sent so that it goes out with others.
@@ -82,7 +82,7 @@ const together = 100 * time.Millisecond
 
 // NextRenewal returns when to renew a record that was written at time sent. Renewing after a third of the TTL leaves
 // room for two more attempts. Renewals due within the same three percent of the interval, or the same tenth of a second
-// if that is shorter, are sent together, because a renewal by itself costs twice as much, mostly in system calls.
+// if that is shorter, are sent together, because a renewal sent by itself costs twice as much, mostly in system calls.
 func (t Terms) NextRenewal(sent Instant) Instant {
 	after := t.TTL / 3
 	due := sent.Add(after)
@@ -90,6 +90,6 @@ func (t Terms) NextRenewal(sent Instant) Instant {
 	return due - (due%step+step)%step // instants may be negative
 }
 
-// End returns when the validity of a write sent at time sent ends. The validity counts from the sending, because the
-// server starts its own count no earlier, and ends a margin before the TTL does, because clocks drift.
+// End returns when the validity of a write sent at time sent ends. The validity counts from when the write was sent,
+// because the server starts its own count no earlier, and ends a margin before the TTL does, because clocks drift.
 func (t Terms) End(sent Instant) Instant { return sent.Add(t.TTL - t.Margin) } //safety:margin

@@ -27,7 +27,7 @@ func (h *holder) HandOff(ctx context.Context) (handed session.Handed, err error)
 		handed, h.result = h.Holder.HandOff(ctx)
 		err = h.result
 	})
-	if err == nil && handed.ID == "" { // another call has ended it in the meantime
+	if err == nil && handed.ID == "" { // another call ended it in the meantime
 		_, _, err = h.Status()
 	}
 	return handed, err

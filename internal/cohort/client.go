@@ -39,13 +39,13 @@ type Client struct {
 	kinds     map[string]record.Kind // by name, as used by this client
 	idle      idleList
 	closed    bool
-	acquiring int           // number of goroutines that acquire, plus seekers
+	acquiring int           // number of goroutines that are acquiring locks, plus seekers
 	quiet     chan struct{} // closed when closed is set and acquiring is 0
 
 	closing closing
 }
 
-// closing is the state of a Close under way, which other calls of Close wait for.
+// closing is the state of a Close under way, which other calls to Close wait for.
 type closing struct {
 	cut     chan struct{} // closed when another Close runs out of time
 	cutOnce sync.Once
@@ -54,7 +54,7 @@ type closing struct {
 }
 
 // New returns a Client but starts nothing. turn is the turn of its leases; see [DefaultTurn]. If turn is negative, each
-// goroutine that wants an exclusive lock queues by itself. lingering limits the client's idle leases.
+// goroutine that wants an exclusive lock queues by itself. lingering limits the number of the client's idle leases.
 func New(b *bucket.Bucket, s *session.Session, turn time.Duration, lingering int) *Client {
 	c := &Client{b: b, s: s, calls: call.NewClient(b, s, lingering > 0), turn: turn, most: lingering}
 	c.locks, c.lone = make(map[string]*lock), make(map[string]*holder)
@@ -172,8 +172,8 @@ func (c *Client) Held() (locks, waiting, idle int) {
 	return max(locks, 0), waiting, idle
 }
 
-// WaitingFor returns how many of the client's goroutines are waiting for a lock, either in its queue or, having its
-// gate, for readers to leave.
+// WaitingFor returns how many of the client's goroutines are waiting for a lock, either in its queue or, if they hold
+// its gate, until its readers leave.
 func (c *Client) WaitingFor(keys record.Keys) (n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -194,12 +194,12 @@ func (c *Client) WaitingFor(keys record.Keys) (n int) {
 
 var kindNames = [...]string{record.Mutex: "a mutex", record.RW: "a reader-writer lock", record.Semaphore: "a semaphore"}
 
-// maxKinds limits how many names the client remembers. Beyond that, it forgets some of them.
+// maxKinds limits how many names the client remembers. Beyond that, it forgets some names.
 const maxKinds = 1 << 16
 
-// Check records that all names are used as kind, before anything is sent to acquire them together. If any of them is
-// already used as another kind, there would be two locks of that name, so Check records none of them and returns an
-// error matching [record.ErrInvalidName]. Acquire checks its own name.
+// Check records that all names are used for locks of the given kind, before anything is sent to acquire them together.
+// If any name is already used for another kind, there would be two locks of that name, so Check records none of them
+// and returns an error matching [record.ErrInvalidName]. Acquire checks its own name.
 func (c *Client) Check(kind record.Kind, names ...string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -214,7 +214,7 @@ func (c *Client) Check(kind record.Kind, names ...string) error {
 	return nil
 }
 
-// checkKind returns an error if name is already used as another kind. The caller holds mu.
+// checkKind returns an error if name is already used for another kind of lock. The caller holds mu.
 func (c *Client) checkKind(kind record.Kind, name string) error {
 	if was, ok := c.kinds[name]; ok && was != kind {
 		return fmt.Errorf("%w: this client already uses %q as %s, so it cannot also use it as %s", record.ErrInvalidName, name, kindNames[was], kindNames[kind])
@@ -222,7 +222,7 @@ func (c *Client) checkKind(kind record.Kind, name string) error {
 	return nil
 }
 
-// noteKind records that name is used as kind. The caller holds mu.
+// noteKind records that name is used for a lock of the given kind. The caller holds mu.
 func (c *Client) noteKind(kind record.Kind, name string) {
 	if _, ok := c.kinds[name]; ok {
 		return

@@ -20,7 +20,7 @@ type lock struct {
 	others  *others       // nil until the client watches or lists the queue
 	queue   kvstore.Watch // nil if not watched
 	gate    kvstore.Watch // nil if not watched
-	blocked *time.Timer   // lists the queue again for waiting readers; nil if it is not set
+	blocked *time.Timer   // lists the queue again for waiting readers; nil if not set
 
 	// Inline storage, because most locks have one cohort with one lease.
 	firsts [1]*cohort
@@ -59,7 +59,7 @@ type cohort struct {
 	first  tenure
 }
 
-// known is what the client has learned while trying to get the lock. Error texts include it.
+// known is what the client has learned while trying to get the lock. Error messages include it.
 type known struct {
 	answered bool  // the server's last answer was that the lock is held or the cohort is queued
 	trouble  error // why the last request failed; nil if it was answered or is still pending
@@ -71,7 +71,7 @@ type tenure struct {
 	cohort   *cohort
 	lease    *session.Lease
 	inside   int    // number of holders, including goroutines about to become holders
-	over     bool   // no goroutine may enter any more: the lease has ended, is released, or ends with its last holders
+	over     bool   // no more goroutines may enter, because the lease has ended, is being released, or ends with its current holders
 	drained  bool   // all readers ahead of the gate have left
 	listened bool   // ended will be called
 	deciding bool   // no holder is inside, and the client has yet to decide who gets the lease
@@ -131,7 +131,7 @@ func (k *cohort) reads() bool { return k.group.mode == record.Shared }
 // limit returns how many leases the cohort may have.
 func (k *cohort) limit() int { return max(k.group.permits, 1) }
 
-// waiting returns how many of the cohort's goroutines wait behind a holder or in the queue.
+// waiting returns how many of the cohort's goroutines are waiting behind a holder or in the queue.
 func (k *cohort) waiting() int {
 	if len(k.tenures) > 0 || k.seeker != nil && k.seeker.place != nil {
 		return k.fifo.n
@@ -154,7 +154,8 @@ func (c *Client) lockOf(keys record.Keys) *lock {
 }
 
 // fold forgets the lock and the cohort of a holder if no other goroutine of the client wants the lock. Most locks are
-// held this way, and a client may hold a great many of them. [lock.unfold] restores both when another goroutine asks.
+// held this way, and a client may hold a great many of them. [lock.unfold] restores both when another goroutine asks
+// for the lock.
 func (h *holder) fold() {
 	k, t := h.cohort, h.tenure
 	l := k.lock
@@ -197,7 +198,7 @@ func (l *lock) open(g group, private bool) *cohort {
 	return k
 }
 
-// settle forgets the cohort if it has nothing left, and the lock if that was its last cohort.
+// settle forgets the cohort if it has nothing left, and also the lock if it has no other cohort.
 func (k *cohort) settle() {
 	l := k.lock
 	if k.fifo.n > 0 || k.founder || k.oneShots > 0 || k.seeker != nil || len(k.tenures) > 0 {
@@ -319,7 +320,7 @@ func (k *cohort) joined(h *holder, now clock.Instant) {
 	for _, t := range k.tenures {
 		t.listen()
 	}
-	// Otherwise h is announced when the cohort gets a place or a lease.
+	// If the cohort has neither a place nor all the leases it can have, h is announced when the cohort gets one.
 	if len(k.tenures) >= k.limit() || k.seeker != nil && k.seeker.place != nil {
 		k.announce(h)
 	}
@@ -346,8 +347,8 @@ func (k *cohort) announce(h *holder) {
 	k.lock.c.s.Notify(h.a.Parent, ev)
 }
 
-// announceAll announces the goroutines in the FIFO: all of them at a new place, but behind a holder only those that
-// have not been announced before.
+// announceAll announces the goroutines in the FIFO: all of them if the cohort has a new place, but behind a holder only
+// those that have not been announced before.
 func (k *cohort) announceAll(placed bool) {
 	for h := k.fifo.first; h != nil; h = h.next {
 		if placed || !h.queued && len(k.tenures) >= k.limit() {
@@ -449,9 +450,10 @@ func (k *cohort) judge(t *tenure, h *holder, now clock.Instant) verdict {
 	return release
 }
 
-// serve decides what happens to a lease that a goroutine may get. It is called when a holder has left the lease, when
-// readers are waiting alongside it, and when the client learns more about others. A lease that is to be released is
-// left to by, the holder that has left it, or to the client if by is nil.
+// serve decides what happens to a lease that a goroutine in the FIFO could get. It is called when a holder has left the
+// lease, when readers are waiting alongside it, and when the client learns more about others that want the lock. If the
+// lease is to be released, serve leaves that to by, the holder that has just left the lease, or to the client if by is
+// nil.
 func (k *cohort) serve(t *tenure, by *holder, now clock.Instant) {
 	for !t.over && (t.inside == 0 || k.reads()) {
 		h := k.fifo.first
@@ -508,7 +510,7 @@ func (t *tenure) giveUp(by *holder) {
 	t.leave()
 }
 
-// leave deletes the tenure's record once Client.mu is released, because the end of the lease acquires it again.
+// leave deletes the tenure's record once Client.mu is released, because ending the lease acquires the mutex again.
 func (t *tenure) leave() {
 	l := t.lease
 	t.cohort.lock.c.later(func() { l.Leave(record.StatusGone) })

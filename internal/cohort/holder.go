@@ -35,7 +35,7 @@ type Holding interface {
 	Abandon()
 }
 
-// holder is one call of Acquire and its result: first a goroutine that wants a lock, then its part in a lease.
+// holder is one call to Acquire and its result: first a goroutine that wants a lock, then its part in a lease.
 type holder struct {
 	session.Holder // set once the holder is inside
 	c              *Client
@@ -43,7 +43,7 @@ type holder struct {
 
 	// Guarded by Client.mu.
 	cohort     *cohort        // nil if the holder is folded
-	tenure     *tenure        // the lease that it is inside of or about to enter; nil while it waits
+	tenure     *tenure        // the lease it has entered or is about to enter; nil while it waits
 	prev, next *holder        // links in the FIFO
 	number     uint64         // in the order in which the cohort's goroutines asked
 	waits      bool           // it is in the FIFO
@@ -83,7 +83,7 @@ func (c *Client) Acquire(ctx context.Context, req call.Request) (Holding, error)
 	h := &holder{c: c, a: a, linger: a.Req.Linger}
 	a.Join(h)
 	if req.Once && a.Drains() && !c.lingering(a) {
-		// Look for a reader before claiming the gate, so that a one-shot writer stalls no reader.
+		// Look for a reader before claiming the gate, so that a one-shot writer does not stall readers.
 		if reader, ok := a.CurrentReader(); ok {
 			return nil, a.Locked(reader)
 		}
@@ -245,7 +245,8 @@ func (h *holder) found(c *Client) (claim.Result, role) {
 			k.announceAll(false)
 			k.resize()
 			if k.reads() {
-				// Unless a writer is known to wait, readers that arrived before the answer enter with the founder.
+				// Unless a writer is known to be waiting, readers that arrived before the answer enter with the
+				// founder.
 				t.marked, t.mark = k.lock.standing(k, now) != somebody, k.asked
 				k.serve(t, nil, now)
 			}
@@ -301,7 +302,7 @@ func (h *holder) firstWrite(c *Client) claim.Result {
 }
 
 // enter makes h a holder of its lease. The first writer waits for the readers to leave. Later writers enter behind the
-// same gate, which has admitted no reader since. Once the gate's lease has ended, Admit refuses all of them.
+// same gate, which has admitted no readers in the meantime. Once the gate's lease has ended, Admit refuses all of them.
 func (h *holder) enter() claim.Result {
 	a, t := h.a, h.tenure
 	c := h.c
@@ -318,7 +319,7 @@ func (h *holder) enter() claim.Result {
 		_ = t.lease.Confirm(a.Context()) // Admit decides
 	}
 	for {
-		// Check the bucket here as well, for a claim that was acknowledged just now or a lease that was handed on.
+		// Check the bucket here as well, for a claim that has just been acknowledged or a lease that was handed on.
 		if err := a.Unfit(); err != nil { //safety:unfit-grants-none
 			return claim.Result{Outcome: core.Ended, Err: err}
 		}
@@ -333,10 +334,10 @@ func (h *holder) enter() claim.Result {
 		case err != nil:
 			return claim.Result{Outcome: core.Lost}
 		case !admitted:
-			if cause := a.Over(); cause != nil { // a one-shot acquire whose time is over does not wait
+			if cause := a.Over(); cause != nil { // a one-shot acquire whose time is up does not wait
 				return claim.Result{Outcome: core.Ended, Err: cause}
 			}
-			_ = t.lease.Renewed(a.Context()) // an error shows on the next try
+			_ = t.lease.Renewed(a.Context()) // an error shows up on the next try
 			continue
 		}
 		return claim.Result{Outcome: core.Granted}
@@ -529,7 +530,7 @@ func (h *holder) Contended() <-chan struct{} {
 	}
 	h.hint = make(chan struct{})
 	if h.cohort == nil && !h.left {
-		encoded, _ := record.EncodeName(h.Name()) // cannot fail, because the name was encoded before
+		encoded, _ := record.EncodeName(h.Name()) // cannot fail, because the name has been encoded before
 		c.lockOf(record.KeysOf(h.Holder.Lease().Kind, encoded))
 	}
 	if h.left {

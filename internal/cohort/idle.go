@@ -7,13 +7,13 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// A lease lingers if its last holder has asked for that: the client keeps the lease, and the next goroutine that asks
-// for the lock is admitted without a message to the server. The client gives up an idle lease when another client
-// queues, when a goroutine that the lease cannot serve asks for the lock, or when the linger time is over.
+// A lease lingers if its last holder asked for that. In that case, the client keeps the lease, and the next goroutine
+// that asks for the lock is admitted without a message to the server. The client gives up an idle lease when another
+// client queues, when a goroutine that the lease cannot serve asks for the lock, or when the linger time is over.
 //
 // The client keeps an idle lease only while a subscription shows who queues. Because a notification may be lost, a
-// goroutine may enter an idle lease only if the client has listed the queue within [idleSilence]; otherwise the queue
-// is listed first.
+// goroutine may enter an idle lease only if the client has listed the queue within the last [idleSilence]. Otherwise
+// the client lists the queue first.
 //
 // Once the release of an idle lease has begun, the lease is never used again, because recall first removes it from its
 // cohort.
@@ -25,7 +25,7 @@ const sweepEvery = 10 * time.Millisecond
 type idleList struct {
 	oldest, newest *tenure
 	n              int
-	alarm          *time.Timer   // triggers the next sweep; nil until a lease is idle for the first time
+	alarm          *time.Timer   // triggers the next sweep; nil until a lease becomes idle for the first time
 	rings          clock.Instant // when alarm fires; 0 if it is not set
 }
 
@@ -91,9 +91,9 @@ func (t *tenure) idles(linger time.Duration, now clock.Instant) {
 	c.sweepAt(t.idleEnds)
 }
 
-// take lets h enter an idle lease if the client has listed the queue recently. Otherwise h waits for a list, unless it
+// take lets h enter an idle lease if the client has listed the queue recently. Otherwise h waits for a list, unless h
 // is a one-shot acquire, which lists the queue itself and claims the lock if that fails. If the lease has been idle for
-// a long time, h first makes sure that its record still exists.
+// a long time, h first makes sure that the lease's record still exists.
 func (t *tenure) take(h *holder, now clock.Instant) role {
 	k := t.cohort
 	l := k.lock

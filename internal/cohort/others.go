@@ -16,7 +16,7 @@ const (
 	// silence limits the age of a list that showed no waiters, because the notification of a place may be lost.
 	silence = time.Second
 	// idleSilence is the same limit for entering an idle lease. Waiters renew their places at least this often, and
-	// each renewal sends another notification.
+	// each renewal triggers another notification.
 	idleSilence = 5 * time.Second
 )
 
@@ -30,8 +30,8 @@ const (
 	somebody
 )
 
-// others is what a client knows about other clients' places in the queue of a lock. There is usually none while only
-// one of the client's goroutines wants the lock.
+// others is what a client knows about other clients' places in the queue of a lock. A lock usually has no others while
+// only one of the client's goroutines wants it.
 //
 // A list shows what happened before it was read, and the subscription shows what happens later. So a list is valid only
 // if the subscription was in place when the list was requested, which is proven by the leader's answer to a write or
@@ -39,10 +39,10 @@ const (
 //
 // others is plain data, guarded by Client.mu.
 type others struct {
-	queueIn, gateIn bool          // the client has subscribed to the queue, and to the gate
+	queueIn, gateIn bool          // the client has subscribed to the queue and to the gate, respectively
 	asked           [2]bool       // for the queue and the gate: the client has subscribed or is about to
 	proven          clock.Instant // since when the subscriptions are known to be in place; 0 if not known
-	epoch           uint32        // how often the proof has ended
+	epoch           uint32        // how many times the proof has ended
 	listedAt        clock.Instant // when the last list of the whole queue was requested; 0 if never
 	listing         bool          // a list is under way
 	gate            gateSeen
@@ -112,7 +112,7 @@ func (o *others) fresh(at, now clock.Instant) bool {
 	return o.proven != 0 && at != 0 && at >= o.proven && now.Sub(at) < silence //safety:silence-bounded
 }
 
-// quiet reports whether other clients leave a goroutine free to enter an idle lease.
+// quiet reports whether a goroutine may enter an idle lease as far as other clients are concerned.
 func (o *others) quiet(reads bool, now clock.Instant) bool {
 	at := o.heardAt(reads)
 	return o.proves(reads) && at != 0 && at >= o.proven && now.Sub(at) < idleSilence //safety:linger-informed
@@ -145,7 +145,7 @@ func (o *others) standing(reads bool, now clock.Instant) standing {
 	return unknown
 }
 
-// earliest returns the time at which the first record that keeps goroutines out ends, or 0 if there is none. It forgets
+// earliest returns when the first of the records that keep goroutines out ends, or 0 if there is none. It forgets
 // places whose TTL is over.
 func (o *others) earliest(reads bool, now clock.Instant) (until clock.Instant) {
 	note := func(end clock.Instant) {
@@ -185,7 +185,7 @@ func (o *others) placeSeen(e record.Entry, listedAt, now clock.Instant) {
 
 // listed completes a list of the whole queue that was requested at time at, after its places have been recorded. It
 // forgets any place that was last seen before the request and is not in the list. Either the place's TTL is over, which
-// is not notified, or the place never existed, because its notification was forged.
+// triggers no notification, or the place never existed, because its notification was forged.
 func (o *others) listed(at clock.Instant) {
 	o.listedAt = at
 	for key, s := range o.places {
@@ -283,9 +283,9 @@ func (l *lock) changed(now clock.Instant) {
 	l.contend(now)
 }
 
-// wakeReaders schedules a list for readers that wait alongside a lease, in case no notification comes first. The queue
-// is listed when the first record that keeps the readers out ends, or after a while, because the client may miss that
-// end.
+// wakeReaders schedules a list for readers that are waiting alongside a lease, in case no notification comes first. The
+// queue is listed when the first record that keeps the readers out ends, or after a while, because the client may miss
+// that end.
 func (l *lock) wakeReaders(now clock.Instant) {
 	if l.blocked != nil {
 		return
@@ -342,14 +342,14 @@ func (l *lock) listed(now clock.Instant) {
 		k := l.cohorts[i]
 		for j := len(k.tenures) - 1; j >= 0; j-- {
 			if t, h := k.tenures[j], k.fifo.first; t.deciding && !k.founder && (h == nil || k.judge(t, h, now) == askFirst) {
-				t.giveUp(nil) // the server does not answer, so others go first
+				t.giveUp(nil) // the server is not answering, so others go first
 			}
 		}
 		k.decide(now)
 	}
 }
 
-// decide serves the leases that are being decided: no holder is inside, and goroutines may be waiting.
+// decide serves the undecided leases, which have no holder inside but may have goroutines waiting for them.
 func (k *cohort) decide(now clock.Instant) {
 	for j := len(k.tenures) - 1; j >= 0; j-- {
 		if t := k.tenures[j]; t.deciding {
@@ -400,8 +400,8 @@ func (l *lock) inform(ctx context.Context, o *others) error {
 	return nil
 }
 
-// probed returns the key to probe, by a write that is refused, in order to prove a subscription. Every user of the lock
-// may write this key.
+// probed returns the key for a probe, which is a write that is refused and thereby proves a subscription. Every user of
+// the lock is allowed to write this key.
 func (l *lock) probed() string {
 	if l.keys.Kind == record.Semaphore {
 		return l.keys.Slot(0)
@@ -436,7 +436,7 @@ func (l *lock) subscribe() (o *others, epoch uint32) {
 	}
 	o = l.others
 	wanted := [2]bool{true, l.keys.Kind == record.RW && l.anyReads()}
-	if c.locks[l.keys.Gate] != l { // no goroutine wants the lock any more
+	if c.locks[l.keys.Gate] != l { // no goroutine wants the lock anymore
 		wanted = [2]bool{}
 	}
 	for i := range wanted {
@@ -530,7 +530,7 @@ func (l *lock) notified(o *others, ev kvstore.Event) {
 	l.changed(now)
 }
 
-// contended reports whether anyone waits for a lease of the cohort. Readers keep only writers waiting.
+// contended reports whether anyone is waiting for a lease of the cohort. Readers keep only writers waiting.
 func (k *cohort) contended(now clock.Instant) bool {
 	return k.fifo.n > 0 && !k.reads() || k.lock.standing(k, now) == somebody //safety:contended-asked
 }

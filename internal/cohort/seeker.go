@@ -14,8 +14,8 @@ import (
 )
 
 // seeker is the goroutine that gets a lease for a cohort's FIFO. It ends when it has a lease, when it fails, or when no
-// goroutine waits any more. If it has no lease, it withdraws its claim and its place. An acknowledgment that arrives
-// later causes the deletion of its record, never a grant.
+// goroutine is waiting anymore. If it ends without a lease, it withdraws its claim and its place. An acknowledgment
+// that arrives after that only causes the acknowledged record to be deleted and is never a grant.
 type seeker struct {
 	cohort *cohort
 	a      *call.Call
@@ -27,7 +27,7 @@ type seeker struct {
 	// Guarded by Client.mu.
 	place *session.Place // the seeker's place in the queue; nil if it has none
 	asked uint64         // number of the last goroutine that had asked when the seeker began
-	mark  uint64         // the same when the ticket was sent; 0 if none was
+	mark  uint64         // number of the last goroutine that had asked when the ticket was sent; 0 if no ticket was sent
 	proof func()         // to be called when the place is acknowledged; may be nil
 }
 
@@ -66,7 +66,7 @@ func (k *cohort) seekFrom(founder *call.Call, now clock.Instant) {
 			defer c.leave()
 			defer close(s.gone)
 			defer s.cancel()
-			if err != nil { // the lock was wanted until a time that has passed
+			if err != nil { // the requested end of the lease has already passed
 				s.failed(claim.Result{Outcome: core.Failed, Err: err})
 				return
 			}
@@ -95,7 +95,7 @@ func (s *seeker) run() {
 	a.Withdraw()
 }
 
-// granted adds the new lease to the cohort. It returns false if no goroutine waits any more.
+// granted adds the new lease to the cohort. It returns false if no goroutine is waiting anymore.
 func (s *seeker) granted(l *session.Lease) bool {
 	k := s.cohort
 	c := k.lock.c
@@ -219,7 +219,7 @@ func (h *holder) Answered(err error)                                 { h.cohort.
 func (h *holder) HolderSeen(seen call.LockState)                     { h.cohort.holderSeen(seen) }
 
 // answered records the result of the last request. A refusal because another write is being replicated neither begins
-// nor ends an outage, so it replaces no earlier result.
+// nor ends an outage, so it does not replace an earlier result.
 func (k *cohort) answered(err error) {
 	c := k.lock.c
 	c.mu.Lock()

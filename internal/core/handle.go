@@ -8,11 +8,11 @@ import (
 )
 
 // Handle names the claim of a lock whose process has left a fixed record in the bucket. A process that has the handle
-// can extend the record under the same id ([Extending]) or adopt the lock by a claim of its own. Both are conditional
-// writes at exactly the revision that was read, so the server refuses one of two concurrent ones.
+// can extend the record under the same id ([Extending]) or adopt the lock with a claim of its own. Both are conditional
+// writes at exactly the revision that was read, so the server refuses one of two concurrent writes.
 //
 // The condition alone is not enough. A server that forgets TTLs may have removed the record and may bring it back after
-// a crash, although others have been inside in the meantime. So the write is valid only if the process learns of its
+// a crash, even though others have been inside in the meantime. So the write is valid only if the process learns of its
 // success before the validity of the record ends.
 type Handle struct {
 	ID    string // the claim's id
@@ -41,8 +41,9 @@ const (
 	HandleLate
 )
 
-// Judge judges the record under the key, read as of what the leader had stored when its clock showed server. If the
-// record may be replaced, Judge returns HandleWrite and how much of the record's validity was left at that time.
+// Judge judges the record under the key, read from a state that contains everything the leader had stored when its
+// clock showed server. If the record can be replaced, Judge returns HandleWrite and how much of the record's validity
+// was left at that time.
 func (h Handle) Judge(e record.Entry, server time.Time) (step HandleStep, left time.Duration) {
 	left = e.Time.Add(clock.NewTerms(e.Record.TTL).Validity()).Sub(server)
 	switch own := e.From(h.ID); {

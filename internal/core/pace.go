@@ -9,29 +9,30 @@ import (
 
 // Pace decides which of a client's writes is sent next, and when.
 //
-// Each record has at most one renewal waiting here, and the record whose validity ends first goes first. So a service
-// that is too slow for all due renewals still keeps every lock that it can carry. The number of writes under way is
-// limited to what the service answers within the time of its fastest answer plus a quarter of a second. Any more would
-// wait in the network, where no write can be overtaken or withdrawn, and would hold up every other request on the
-// connection. The limit never falls below what a slower service needs in order to carry all records; see [Pace.Add].
+// Each record has at most one renewal waiting here, and the record whose validity ends first goes first. So even if the
+// service is too slow for all due renewals, the client keeps every lock that the service can sustain. The number of
+// writes under way is limited to what the service can answer in the time of its fastest answer plus a quarter of a
+// second. Any further writes would wait in the network, where they could not be overtaken or withdrawn, and would hold
+// up every other request on the connection. The limit never falls below what a slower service needs in order to sustain
+// all records; see [Pace.Add].
 //
-// Writes that end records are subject to the same limit and take turns with the renewals while those are on time. They
-// are sent in order of arrival.
+// Writes that end records are subject to the same limit and take turns with the renewals while the renewals are on
+// time. They are sent in the order in which they were queued.
 //
-// Writes are numbered as they are sent. Since answers arrive in about the same order, an answer shows that each earlier
-// write has been answered or never will be.
+// Writes are numbered as they are sent. Because answers arrive in about the same order, an answer shows that every
+// earlier write either has been answered or never will be.
 type Pace[R Paced, F Final] struct {
 	Open    bool // the client is closed, so writes no longer wait for answers
 	Pumping bool // the sender is running
 
 	ready    readyHeap[R]
-	late     []R // records whose validity would end before an answer
+	late     []R // records whose validity would end before an answer arrived
 	finals   []F
 	turn     bool          // the last write sent was a final one
 	sent     uint64        // number of the last write sent
 	answered uint64        // highest number that has been answered
-	heard    clock.Instant // when the last answer arrived, or the first write was sent after all had been answered
-	took     time.Duration // how long the answer to number answered took
+	heard    clock.Instant // when the last answer arrived or, if all writes had been answered, when the next one was sent
+	took     time.Duration // how long the answer to write number answered took
 	least    time.Duration // the shortest such time on this connection; 0 if unknown
 	parts    int64         // sum of the parts of all records
 
@@ -43,7 +44,7 @@ type Pace[R Paced, F Final] struct {
 // Paced is a record that is renewed.
 type Paced interface {
 	comparable
-	// Slot is the record's position in a [Pace], initially [NotReady].
+	// Slot points to the record's position in a [Pace], which is initially [NotReady].
 	Slot() *int32
 }
 
@@ -56,20 +57,20 @@ type Final interface {
 // Turn is the state of a [Final] in a [Pace].
 type Turn struct {
 	Queued bool // it is waiting for its turn
-	Over   bool // no caller waits for it any more
+	Over   bool // no caller is waiting for it anymore
 }
 
 const (
 	// leastUnderWay is the number of writes that may always be under way, however few records there are.
 	leastUnderWay = 64
-	// backlog is how much longer the writes under way may take than a single one.
+	// backlog is how much longer the writes under way may take than a single write.
 	backlog = 250 * time.Millisecond
-	// deaf limits the time without any answer. After that, all writes under way count as lost.
+	// deaf is how long all answers may be missing before all writes under way count as lost.
 	deaf = time.Second
 )
 
-// QueueRenewal queues record k for a renewal, which is late after time late. The validity of k ends at time end. If k
-// is already waiting, QueueRenewal does nothing.
+// QueueRenewal queues record k for a renewal that counts as late after time late. The validity of k ends at time end.
+// If k is already waiting, QueueRenewal does nothing.
 func (p *Pace[R, F]) QueueRenewal(k R, late, end clock.Instant) {
 	if *k.Slot() == NotReady {
 		p.ready = append(p.ready, waiting[R]{k, late, end}) // heap.Push would allocate
@@ -124,10 +125,10 @@ func (p *Pace[R, F]) number(now clock.Instant) uint64 {
 
 func (p *Pace[R, F]) waiting() int { return len(p.ready) + len(p.late) + len(p.finals) }
 
-// room reports whether another write may be under way.
+// room reports whether there is room for another write under way.
 func (p *Pace[R, F]) room() bool { return p.Open || p.sent-p.answered < p.bound() }
 
-// final dequeues the final write that has waited longest, if it is its turn.
+// final dequeues the final write that has waited longest, if it is a final write's turn.
 func (p *Pace[R, F]) final(now clock.Instant) (none F) {
 	for len(p.finals) > 0 && p.finals[0].Turn().Over {
 		p.dequeue()
@@ -152,8 +153,8 @@ func (p *Pace[R, F]) dequeue() F {
 	return f
 }
 
-// first dequeues the record whose validity ends first. A record whose validity would end before its answer, if that
-// takes as long as the last one did, comes after all others.
+// first dequeues the record whose validity ends first. A record comes after all others if its validity would end before
+// the answer, assuming that the answer takes as long as the last one did.
 func (p *Pace[R, F]) first(now clock.Instant) (none R) {
 	for len(p.late) > 0 && *p.late[0].Slot() != isLate {
 		p.late[0] = none
@@ -186,7 +187,7 @@ func (p *Pace[R, F]) bound() uint64 {
 
 // Add registers a new record with the terms of its claim. For each record, the bound allows one renewal per validity,
 // assuming that an answer takes a fifteenth of the validity or a second, whichever is less. So a service whose answers
-// become that slow still carries all records. Without this allowance, ever fewer renewals would be under way.
+// become that slow still sustains all records. Without this allowance, fewer and fewer renewals would be under way.
 func (p *Pace[R, F]) Add(t clock.Terms) { p.parts += part(t) }
 
 // Remove removes record k, which was added with the terms t.
@@ -216,7 +217,7 @@ func (p *Pace[R, F]) Withdraw(f F) (waited int, was bool) {
 // Finals returns the number of waiting final writes.
 func (p *Pace[R, F]) Finals() int { return len(p.finals) }
 
-// Ready returns the number of records that wait for their renewal, except those that are late.
+// Ready returns the number of records that are waiting to be renewed, not counting those that are late.
 func (p *Pace[R, F]) Ready() int { return len(p.ready) }
 
 // whole stands for one renewal in the unit of parts.
@@ -225,11 +226,11 @@ const whole = 1_000_000_000
 // Resumes reports whether the sender has to resume.
 func (p *Pace[R, F]) Resumes() bool { return !p.Pumping && p.waiting() > 0 && (p.Open || p.roomy()) }
 
-// roomy reports whether leastUnderWay/2 more writes may be under way. The sender waits for that much room because
-// renewals sent in batches cost half as much.
+// roomy reports whether there is room for leastUnderWay/2 more writes under way. The sender waits for that much room
+// because renewals sent in batches cost half as much.
 func (p *Pace[R, F]) roomy() bool { return p.sent-p.answered+leastUnderWay/2 <= p.bound() }
 
-// AnswerArrived records the answer to number n. took is the time between the sending and the answer.
+// AnswerArrived records the answer to number n. took is the time between the write and its answer.
 func (p *Pace[R, F]) AnswerArrived(n uint64, took time.Duration, now clock.Instant) {
 	p.TimePassed(now)
 	p.count++
@@ -245,8 +246,8 @@ func (p *Pace[R, F]) AnswerArrived(n uint64, took time.Duration, now clock.Insta
 // WriteRefused records that write n is not under way, because the connection refused it.
 func (p *Pace[R, F]) WriteRefused(n uint64) { p.answered = max(p.answered, n) }
 
-// WriteNotSent takes back number n, which was not sent. If a later number has been given out, n is not taken back,
-// because the answer to the later one accounts for it.
+// WriteNotSent takes back number n, because the write was not sent. If a later number has been given out, n is not
+// taken back, because the answer to the later write accounts for it.
 func (p *Pace[R, F]) WriteNotSent(n uint64) {
 	if n == p.sent {
 		p.sent--
@@ -254,9 +255,9 @@ func (p *Pace[R, F]) WriteNotSent(n uint64) {
 	}
 }
 
-// UnderWay reports whether the answer to renewal s may still arrive. The answer counts as lost once a later number has
-// been answered, or once it has taken more than twice as long as the last answer did. That limit is higher by backlog
-// if any answer has arrived since s was sent.
+// UnderWay reports whether the answer to renewal s may still arrive. The answer counts as lost once a later write has
+// been answered, or once the answer has taken more than twice as long as the last answer did. That limit is higher by
+// backlog if any answer has arrived since s was sent.
 func (p *Pace[R, F]) UnderWay(s Renewal, now clock.Instant) bool {
 	limit := 2 * p.took
 	if p.heard > s.at {
@@ -274,7 +275,7 @@ func (p *Pace[R, F]) Behind(now clock.Instant) time.Duration {
 	return max(now.Sub(p.ready[0].late), 0)
 }
 
-// TimePassed begins a new second when it is due, and gives up on answers that do not arrive.
+// TimePassed begins a new second when one is due, and gives up on answers that do not arrive.
 func (p *Pace[R, F]) TimePassed(now clock.Instant) {
 	if p.sent == 0 { // instants may be negative
 		p.second, p.heard = now, now

@@ -8,27 +8,28 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Waiter reads the queue until it knows whom it waits for. It needs only the nearest place ahead of its own, and if a
-// thousand clients arrived together, lists of the whole queue would hold up their writes.
+// Waiter reads the queue until it knows whom it waits for. It needs only the nearest place ahead of its own. If a
+// thousand clients arrived together and each listed the whole queue, the lists would hold up their writes.
 //
 //	begin: the queue from its start or, if it is long or many clients seem to have
 //	       arrived together, a part of it from right ahead of the ticket
 //	   --> a predecessor, which it waits for: successor.go
 //	   --> none in a part: a part from farther ahead of the ticket, and in the end the whole queue
 //	   --> none at all: once more, by a list that lacks no live record --> the first
-//	the predecessor is gone: what is left of the places ahead of it, or a list as at the beginning
+//	the predecessor is gone: what is left of the known places, or a list as at the beginning
 //
 // No place can get a lower ticket than one that is already queued. So the waiter only ever waits for places that a list
 // has shown ahead of its own, which it then reads by key.
 //
 // A list may be cut off after a number of records. The server sends records in order of revision, and a renewed place
-// has a revision above its ticket, so the part that was cut off may contain places with earlier tickets. Such a list
-// shows whom to wait for, but it shows that no other place is in between only if no ticket is left there.
+// has a revision above its ticket, so the part that was cut off may contain places with earlier tickets. So a list that
+// was cut off shows whom to wait for, but it proves that no other place is in between only if no ticket is left for
+// one.
 //
-// In a crowd, which is when many clients have arrived together, the waiter reads each part record by record. Otherwise
-// the server, before it sends several records, would count those after them, which takes longer the longer the queue
-// is. The waiter also follows the place right ahead of its own, whatever that place's mode, so that the readers behind
-// a writer do not all read at the same time.
+// In a crowd, that is, when many clients have arrived together, the waiter reads each part record by record. If asked
+// for several records at a time, the server would first count the records after them, which takes longer the longer the
+// queue is. The waiter also follows the place right ahead of its own, whatever that place's mode, so that the readers
+// behind a writer do not all read at the same time.
 type Waiter struct {
 	ID     string // id of the place's claim
 	Ticket uint64
@@ -43,8 +44,8 @@ type Waiter struct {
 	glanced bool           // the waiter follows the last place in before, whatever its mode
 	whole   bool           // before was the whole queue ahead of the waiter's place
 	alone   bool           // before was read from the only server
-	served  bool           // a place in before was granted with no place ahead of it, so any that were ahead of it are over
-	missing bool           // one of several servers has shown neither record nor tombstone of a place in before
+	served  bool           // a place in before was granted the lock with none ahead of it, so any places ahead of that one are over
+	missing bool           // an answer from one of several servers lacked both the record and the tombstone of a place in before
 	seeks   seeking        // its search for the head, in order to take the lock out of turn
 	seekAt  clock.Instant  // when it may search for the head again
 	peeked  bool           // it has checked whether the queue is short
@@ -71,8 +72,8 @@ const (
 	Glance Reach = iota
 	// Start reads the queue from its start, and all of it if it is short.
 	Start
-	// Near reads a part that begins a little ahead of the ticket. Each of the next three begins four times as far
-	// ahead.
+	// Near reads a part that begins a little ahead of the ticket. Each of the next three parts begins four times as far
+	// ahead as the one before it.
 	Near
 	Far
 	Farther
@@ -95,7 +96,7 @@ const (
 )
 
 // Extent returns the revision from which the next list reads the queue, or 0 for all of it, and the limit on the number
-// of records, or 0 for none. If singly is true, the records are read one by one.
+// of records, or 0 for no limit. If singly is true, the records are read one by one.
 func (w *Waiter) Extent() (from uint64, most int, singly bool) {
 	if w.Lists() {
 		from, most = Start.extent(w.Ticket)
@@ -136,13 +137,13 @@ const (
 type Ahead struct {
 	Pred record.Entry // the predecessor
 	Head record.Entry // the first place in the queue; zero if not known
-	Rank int          // number of places ahead of the waiter, as far as known
+	Rank int          // number of places known to be ahead of the waiter
 	Sure bool         // no other place that blocks the waiter is between the predecessor and the waiter
 	Next bool         // no place at all is between them or, if the waiter is foremost, ahead of it
 }
 
-// PlaceGone records that the predecessor is gone, as shown by a state that contains revision, which is 0 if not known.
-// The next list has to be as recent, because a lagging replica would show the place again.
+// PlaceGone records that the predecessor is gone, as shown by a state that contains revision, which is 0 if unknown.
+// The next list has to be at least as recent, because a lagging replica would still show the place.
 func (w *Waiter) PlaceGone(revision uint64) {
 	switch w.AsOf = max(w.AsOf, revision); { // the reach matters only if the waiter knows no places to read
 	case w.crowd && w.Reach < Whole:
@@ -183,10 +184,10 @@ func (w *Waiter) Beyond(id string) record.Entry {
 	return record.Entry{}
 }
 
-// Begin begins the wait. surveyed is a revision of the state that was read before the place was written, or 0 if not
-// known, and length is the length of the queue in that state. If much has been written since, many clients may have
-// arrived together, each right behind another. In that case two cheap reads are likely to suffice, whereas a list would
-// add to the load.
+// Begin begins the wait. surveyed is the revision of the state that was read before the place was written, or 0 if
+// unknown, and length is the length of the queue in that state. If much has been written since that read, many clients
+// may have arrived together, each queued right behind another. In that case two cheap reads are likely to suffice,
+// whereas a list would add to the load.
 func (w *Waiter) Begin(surveyed uint64, length int) {
 	w.AsOf = w.Ticket
 	w.long, w.crowd = length > shortQueue, surveyed > 0 && w.Ticket-surveyed > shortQueue
@@ -212,10 +213,10 @@ func (w *Waiter) Known() (keys []string) {
 func (w *Waiter) Forget() { w.before = nil }
 
 // QueueListed handles a list of the queue, or of part of it, as of AsOf. vacant is the tombstone of the lock, read
-// along with the list. cut means that more records follow the part. QueueListed returns the places ahead of the
-// waiter's. Those from index over on are directly ahead of the waiter and overdue by the estimate of the server's
-// clock. The waiter deletes them if the leader agrees, and leaves other overdue places to the waiters right behind
-// those. there is false if the waiter's own place is gone.
+// along with the list. cut means that more records follow those in the list. QueueListed returns the places ahead of
+// the waiter's. Those from index over on are directly ahead of the waiter and overdue by the estimate of the server's
+// clock. The waiter deletes them if the leader agrees, and leaves any other overdue place to the waiter right behind
+// it. there is false if the waiter's own place is gone.
 func (w *Waiter) QueueListed(queue []record.Entry, cut bool, vacant uint64, estimate time.Time) (before []record.Entry, over int, there bool) {
 	if w.Reach != Named { // a Named list does not read the lock
 		w.Vacant = vacant //safety:vacant-claimed
@@ -234,8 +235,8 @@ func (w *Waiter) QueueListed(queue []record.Entry, cut bool, vacant uint64, esti
 }
 
 // KnownRead handles the records, including tombstones, under the keys that the waiter knows and under its own. alone
-// means that only one server can have answered, whereas one of several may lack a renewed place. The results are those
-// of [Waiter.QueueListed].
+// means that only one server can have answered, whereas one of several may lack a renewed place. The results are the
+// same as those of [Waiter.QueueListed].
 func (w *Waiter) KnownRead(records []record.Entry, alone bool, estimate time.Time) (before []record.Entry, over int, there bool) {
 	served, shown := uint64(0), 0 // all places ahead of ticket served are over
 	for _, e := range records {
@@ -247,7 +248,7 @@ func (w *Waiter) KnownRead(records []record.Entry, alone bool, estimate time.Tim
 		case e.ID == w.ID && e.Live():
 			there = true
 		case i < 0 || w.before[i].ID != e.ID:
-		case e.Live() && e.TokenOrTicket() == w.before[i].TokenOrTicket(): // with another ticket, the place was stored again, behind others
+		case e.Live() && e.TokenOrTicket() == w.before[i].TokenOrTicket(): // a different ticket means that the place was stored again, behind others
 			before = append(before, e)
 		case e.Deleted && e.Status == record.StatusGranted: //safety:served-before
 			served = max(served, w.before[i].TokenOrTicket())
@@ -263,8 +264,7 @@ func (w *Waiter) KnownRead(records []record.Entry, alone bool, estimate time.Tim
 	return before, over, there
 }
 
-// trailing returns before, and the index from which on all of its places are overdue by the estimate of the server's
-// clock.
+// trailing returns before and the index from which all of its places are overdue by the estimate of the server's clock.
 func trailing(before []record.Entry, estimate time.Time) ([]record.Entry, int) {
 	over := len(before)
 	for over > 0 && before[over-1].OverdueAt(estimate) {
@@ -321,7 +321,7 @@ func (w *Waiter) Judge(before []record.Entry, r Read) (s Standing, a Ahead) {
 		a.Head = before[0]
 		return Behind, a
 	case w.Reach != Named && !r.Alone: //safety:first-by-leader
-		// A replica that is catching up removes what was overwritten before it stores what has overwritten it. In
+		// A replica that is catching up removes an overwritten record before it stores the record that overwrote it. In
 		// between, it lacks the places that were renewed.
 		w.Reach = Named
 		return ListOn, a
@@ -353,8 +353,8 @@ func (w *Waiter) widen() {
 }
 
 // keep makes the waiter read these places by key from now on. before[i] is the predecessor. If the part was cut off,
-// keep retains only the places after which no ticket is left for another one. It retains none unless the predecessor is
-// among them.
+// keep retains only the places after which no ticket is left for another place. It retains none unless the predecessor
+// is among them.
 func (w *Waiter) keep(before []record.Entry, i int, r Read) {
 	w.Vacant, w.served, w.glanced, w.whole, w.alone = 0, false, false, r.From == 0, r.Alone
 	first := 0
@@ -369,8 +369,8 @@ func (w *Waiter) keep(before []record.Entry, i int, r Read) {
 	}
 }
 
-// judgeKnown judges what is left of the places ahead of the waiter's. before[i] is the last one that blocks the waiter,
-// or i is negative if none does.
+// judgeKnown judges what is left of the places ahead of the waiter's own. before[i] is the last one that blocks the
+// waiter, or i is negative if none does.
 func (w *Waiter) judgeKnown(before []record.Entry, i int) (s Standing, a Ahead) {
 	if w.glanced {
 		i = len(before) - 1
@@ -412,10 +412,10 @@ type Places struct {
 	full    int  // number of places given up for lack of room
 }
 
-// PlaceEnded handles the end, with outcome o, of the wait at a place. gone means that the place is gone, and first that
-// no other place was ahead of it. PlaceEnded returns the status for the place's tombstone and the number of the pause
-// before the next place, or 0 if that may be written immediately. The pause gets longer each time the bucket has no
-// room, because the room that the place took may be enough for others.
+// PlaceEnded handles outcome o of the wait at a place. gone means that the place is gone, and first means that no other
+// place was ahead of it. PlaceEnded returns the status for the place's tombstone and the number of the pause before the
+// next place, or 0 if the next place can be written immediately. The pause gets longer each time the bucket has no
+// room, because the room freed by the place may be enough for others.
 func (p *Places) PlaceEnded(o Outcome, gone, first bool) (left record.Status, pause int) {
 	switch {
 	case o == Granted && first:

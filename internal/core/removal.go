@@ -6,7 +6,7 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Removal ends a claim's record by a conditional write, which is either a tombstone at the record's revision or the
+// Removal ends a claim's record with a conditional write, which is either a tombstone at the record's revision or the
 // last renewal of a record that the client has kept. An attempt or a renewal may still be under way, and any answer may
 // be lost, so each refused write is followed by a read:
 //
@@ -22,7 +22,7 @@ type Removal struct {
 	Exact    bool   // remove only the record at Revision
 	Revision uint64 // what the next write expects
 
-	Broken     *record.Entry // the record that an operator had broken; nil if none is known
+	Broken     *record.Entry // the record, if an operator is known to have broken it; nil otherwise
 	unanswered bool          // an unanswered write may have been applied
 	attempt    int           // the attempt whose record was found and is being removed; 0 if there is none
 	final      bool          // a write that expects Revision or an earlier one can no longer be applied
@@ -34,8 +34,8 @@ type RemovalStep uint8
 const (
 	// Removed means that the record has ended, broken or not.
 	Removed RemovalStep = iota
-	// LostBefore means that the record had already ended, by its TTL or an operator's break, and that another client
-	// may have the lock.
+	// LostBefore means that the record had already ended, because of its TTL or an operator's break, and that another
+	// client may have the lock.
 	LostBefore
 	// WriteAgain writes at Revision.
 	WriteAgain
@@ -71,7 +71,7 @@ func (r *Removal) WriteAnswered(a Answer, alone bool) RemovalStep {
 type found uint8
 
 const (
-	unseen  found = iota // no answer, or the answer of a server that lags
+	unseen  found = iota // no answer, or the answer of a lagging server
 	foreign              // nothing, or another claim's record
 	over                 // the claim's tombstone or last renewal, whose answer was lost
 	refused              // the claim's record that the write expected, so a deposed leader that does not know it refused the write
@@ -121,7 +121,7 @@ func (r *Removal) find(e record.Entry, unread, alone bool) found {
 func (r *Removal) judge(e record.Entry, found found, named uint64, alone bool, since time.Duration) {
 	// A refusal by a server that does not know what was acknowledged may come from a deposed leader, whose successor
 	// may have applied the refused write or may still do so. If that write had emptied the key, a tombstone would show
-	// it for a second.
+	// that for a second.
 	own, none := e.From(r.ID), found == foreign && e.Zero() && since < record.TombstoneLife
 	if named < r.Revision && (own || !none && !alone) { //safety:release-deposed
 		r.unanswered = true

@@ -2,7 +2,7 @@ package core
 
 import "github.com/natslock/locks/internal/record"
 
-// Arrival is what a call that is not queued has read of a lock and its queue, all of it from one state.
+// Arrival is what a call that is not queued has read about a lock and its queue, all of it from a single state.
 type Arrival struct {
 	Keys    []record.Entry // of the lock, including tombstones, even those that replaced overdue records; zero for an empty key
 	Waiting int            // number of places in the queue
@@ -10,16 +10,16 @@ type Arrival struct {
 	Own     string         // id of the current claim; "" if there is none
 }
 
-// KeyAt is a key of the lock and the revision that a claim of it expects.
+// KeyAt is a key of the lock and the revision that a claim on it expects.
 type KeyAt struct {
 	K      int
 	Expect uint64
 }
 
-// Claims returns the keys to claim, in order. The key of an earlier attempt comes first, because its record is adopted.
-// The free keys follow from the highest down, which leaves the lower ones to waiters that know of fewer keys. If all
-// keys are held, Claims returns none of them, and holder is one of their records. If others are waiting, Claims returns
-// nothing, because they go first.
+// Claims returns the keys to claim, in order. The key of an earlier attempt comes first, because the call adopts that
+// attempt's record. The free keys follow from the highest down, which leaves the lower ones to waiters that know of
+// fewer keys. If all keys are held, Claims returns none of them, and holder is one of their records. If others are
+// waiting, Claims returns nothing, because they go first.
 func (v Arrival) Claims() (claims []KeyAt, holder record.Entry) {
 	held := 0
 	for k := len(v.Keys) - 1; k >= 0; k-- {
