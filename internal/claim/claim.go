@@ -158,7 +158,7 @@ func (cl *claim) denied(n int) {
 	cl.forgets[n-1]()
 }
 
-// try makes one attempt and waits at most within for its outcome. If blind is true, try does not read the record that
+// try makes one attempt and waits up to within for its outcome. If blind is true, try does not read the record that
 // caused a refusal.
 func (cl *claim) try(ctx context.Context, expect uint64, blind bool, within time.Duration) Result {
 	b := cl.b

@@ -18,7 +18,7 @@ const GoneWithin = 100 * time.Millisecond
 
 // close ends the claim. n is the attempt that was granted, or 0 if none was. From then on, all answers, including those
 // that have already arrived, lead only to deletions. For each deletion that the caller should wait for, gone holds a
-// channel that is closed when the deletion is over; see [GoneWithin].
+// channel that is closed when the deletion is done; see [GoneWithin].
 func (cl *claim) close(n int) (gone []<-chan struct{}) {
 	cl.mu.Lock()
 	unwanted, open, found := cl.state.Close(n)
@@ -123,7 +123,7 @@ func (cl *claim) takeAway(ctx context.Context, t *core.Taking) {
 	}
 }
 
-// awaitAnswer waits at most [bucket.AnswerTimeout] for the answer to attempt n of a finished claim.
+// awaitAnswer waits up to [bucket.AnswerTimeout] for the answer to attempt n of a finished claim.
 func (cl *claim) awaitAnswer(ctx context.Context, n int) {
 	ctx, cancel := context.WithTimeout(ctx, bucket.AnswerTimeout)
 	defer cancel()

@@ -40,7 +40,7 @@ var (
 // Querying the suspended time takes two system calls, which cost many times as much as the rest of Now. So Now does it
 // only if the wall clock has moved relative to the monotonic clock, or if the last query is older than askAgain. On
 // resume, Linux adds the time slept to CLOCK_REALTIME and CLOCK_BOOTTIME in one step (__timekeeping_inject_sleeptime),
-// so no suspend goes unnoticed. Any other step of the wall clock only costs the system calls. A suspend stays hidden,
+// so no suspend goes unnoticed. Any other step of the wall clock costs only the system calls. A suspend stays hidden,
 // for at most askAgain, only if the wall clock is set back by exactly the time slept before the next reading.
 func Now() Instant {
 	now := time.Now()

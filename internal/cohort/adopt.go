@@ -12,7 +12,7 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// HandOff ends the holder's part in the lease and hands the lock over; see [session.Holder.HandOff]. The client's
+// HandOff gives up the holder's share of the lease and hands the lock over; see [session.Holder.HandOff]. The client's
 // waiters seek another lease.
 func (h *holder) HandOff(ctx context.Context) (handed session.Handed, err error) {
 	if err := h.MayHandOff(); err != nil {

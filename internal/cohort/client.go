@@ -21,7 +21,7 @@ const (
 	DefaultMaxLingering = 10_000
 )
 
-// Client acquires locks on behalf of one client. The session keeps them.
+// Client acquires locks on behalf of a single client. Once acquired, they are kept by the session.
 //
 // Code that runs under mu never calls user code or waits for the network. It defers such work with later, and unlock
 // runs it.
@@ -98,7 +98,7 @@ func (c *Client) leave() {
 // Close ends all waits, closes the session and prevents further acquisitions; see [session.Session.Close]. It returns
 // the names of the locks that are still held.
 //
-// Further calls wait for the first one, and cut its wait short if their own ctx ends.
+// Further calls wait for the first one and cut its wait short if their own ctx ends.
 func (c *Client) Close(ctx context.Context) []string {
 	c.mu.Lock()
 	first := !c.closed
@@ -173,7 +173,7 @@ func (c *Client) Held() (locks, waiting, idle int) {
 }
 
 // WaitingFor returns how many of the client's goroutines are waiting for a lock, either in its queue or, if they hold
-// its gate, until its readers leave.
+// its gate, for its readers to leave.
 func (c *Client) WaitingFor(keys record.Keys) (n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 	"github.com/natslock/locks/internal/session"
 )
 
-// Holding is what a caller holds: a part in a lease.
+// Holding is what a caller holds: a share of a lease.
 type Holding interface {
 	Name() string
 	ID() string
@@ -35,7 +35,7 @@ type Holding interface {
 	Abandon()
 }
 
-// holder is one call to Acquire and its result: first a goroutine that wants a lock, then its part in a lease.
+// holder is one call to Acquire and its result: first a goroutine that wants a lock, then its share of a lease.
 type holder struct {
 	session.Holder // set once the holder is inside
 	c              *Client
@@ -430,8 +430,8 @@ func (k *cohort) seen(h *holder, now clock.Instant) (*call.LockState, error) {
 	return s, outage
 }
 
-// Release ends the holder's part in the lease. Then the first waiter is admitted, the other readers continue, or the
-// lease is released; see [session.Lease.Release]. Further calls wait for the first and return its result.
+// Release gives up the holder's share of the lease. Then the first waiter is admitted, the other readers continue, or
+// the lease is released; see [session.Lease.Release]. Further calls wait for the first and return its result.
 func (h *holder) Release(ctx context.Context) error {
 	h.released.Do(func() {
 		c := h.c
@@ -485,7 +485,7 @@ func (t *tenure) goesOn(h *holder, now clock.Instant) bool {
 	return t.lingers(h.linger, now)
 }
 
-// Retire ends the holder's part in a lease that is not renewed, and leaves the record in place; see
+// Retire gives up the holder's share of a lease that is not renewed, and leaves the record in place; see
 // [session.Lease.Retire]. Such a lease has no other holder.
 func (h *holder) Retire() error {
 	h.released.Do(func() {

@@ -9,7 +9,7 @@ import (
 
 // A lease lingers if its last holder asked for that. In that case, the client keeps the lease, and the next goroutine
 // that asks for the lock is admitted without a message to the server. The client gives up an idle lease when another
-// client queues, when a goroutine that the lease cannot serve asks for the lock, or when the linger time is over.
+// client queues, when a goroutine that the lease cannot serve asks for the lock, or when the linger time has passed.
 //
 // The client keeps an idle lease only while a subscription shows who queues. Because a notification may be lost, a
 // goroutine may enter an idle lease only if the client has listed the queue within the last [idleSilence]. Otherwise
@@ -155,7 +155,7 @@ func (c *Client) sweepAt(at clock.Instant) {
 	}
 }
 
-// sweep gives up the idle leases whose time is over and schedules the next sweep.
+// sweep gives up the idle leases whose time is up and schedules the next sweep.
 func (c *Client) sweep() {
 	c.mu.Lock()
 	defer c.unlock()

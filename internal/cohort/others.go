@@ -146,7 +146,7 @@ func (o *others) standing(reads bool, now clock.Instant) standing {
 }
 
 // earliest returns when the first of the records that keep goroutines out ends, or 0 if there is none. It forgets
-// places whose TTL is over.
+// places whose TTL has expired.
 func (o *others) earliest(reads bool, now clock.Instant) (until clock.Instant) {
 	note := func(end clock.Instant) {
 		if until == 0 || end < until {
@@ -184,8 +184,8 @@ func (o *others) placeSeen(e record.Entry, listedAt, now clock.Instant) {
 }
 
 // listed completes a list of the whole queue that was requested at time at, after its places have been recorded. It
-// forgets any place that was last seen before the request and is not in the list. Either the place's TTL is over, which
-// triggers no notification, or the place never existed, because its notification was forged.
+// forgets any place that was last seen before the request and is not in the list. Either the place's TTL has expired,
+// which triggers no notification, or the place never existed, because its notification was forged.
 func (o *others) listed(at clock.Instant) {
 	o.listedAt = at
 	for key, s := range o.places {
@@ -257,7 +257,7 @@ func (l *lock) anyReads() bool {
 	return false
 }
 
-// changed must be called when the client has learned more about others.
+// changed must be called when the client has learned more about others that want the lock.
 func (l *lock) changed(now clock.Instant) {
 	for i := len(l.cohorts) - 1; i >= 0; i-- {
 		k := l.cohorts[i]
@@ -335,7 +335,7 @@ func (l *lock) list() {
 	})
 }
 
-// listed must be called at the end of a list, whether or not the list succeeded.
+// listed must be called after each list, whether or not the list succeeded.
 func (l *lock) listed(now clock.Instant) {
 	l.changed(now)
 	for i := len(l.cohorts) - 1; i >= 0; i-- {

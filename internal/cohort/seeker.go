@@ -122,7 +122,7 @@ func (s *seeker) granted(l *session.Lease) bool {
 	return true
 }
 
-// failed ends the wait of the FIFO with an error.
+// failed ends the wait of the goroutines in the FIFO with an error.
 func (s *seeker) failed(res claim.Result) {
 	k := s.cohort
 	c := k.lock.c
@@ -134,8 +134,8 @@ func (s *seeker) failed(res claim.Result) {
 	}
 }
 
-// fail ends the wait of the FIFO with an error. If the reason is that the stream has had no leader for a long time,
-// goroutines that have waited for only a small part of that time get another seeker instead.
+// fail ends the wait of the goroutines in the FIFO with an error. If the reason is that the stream has had no leader
+// for a long time, goroutines that have waited for only a small part of that time get another seeker instead.
 func (k *cohort) fail(res claim.Result, now clock.Instant) {
 	leaderless := errors.Is(res.Err, kvstore.ErrNoStream)
 	for h := k.fifo.first; h != nil; {

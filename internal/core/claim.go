@@ -27,7 +27,7 @@ import (
 // So a refused attempt is still granted if its record is found.
 //
 // A claim is over once it is granted, given up, lost to a late answer, or found broken. After that, if another of its
-// attempts is acknowledged, the only effect is that this attempt's record is deleted. The acknowledgment is never a
+// attempts is acknowledged, the only effect is that the attempt's own record is deleted. The acknowledgment is never a
 // grant, so an answer that arrives after the lock was given up cannot bring the lock back.
 type Claim struct {
 	ID   string

@@ -18,6 +18,6 @@ const (
 	Verify
 	// Prove makes the leader refuse a write and then name a revision that it has reached.
 	Prove
-	// ReadAll reads all keys in one state that contains the given revision.
+	// ReadAll reads all keys from a single state that contains the given revision.
 	ReadAll
 )

@@ -7,7 +7,7 @@ import "github.com/natslock/locks/internal/record"
 // verification, because the server checks the write.
 //
 //	found --> by a server that cannot lag, or at a revision that the leader has named: the denial is true
-//	      --> but the holder's time may be over: ask the server's clock --> found
+//	      --> but the holder's time may be up: ask the server's clock --> found
 //	      --> otherwise: ask the leader, and read again as of its answer --> found, by the leader
 type Denial struct {
 	Leader bool   // the finding is from a server that cannot lag, or as of the leader's answer

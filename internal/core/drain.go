@@ -38,9 +38,9 @@ import (
 //     was stored after the first gate write and has a TTL longer than ProofWindow, so the second answer does name the
 //     reader, which is a contradiction.
 //
-// The second case requires that a leader answers. A replica that is catching up removes the replaced record and then
-// lacks the reader until the renewal arrives. If a reader renews twice within the window, it can be missing from the
-// answers of two such replicas (proofWithHole in the model).
+// The second case requires the answers to come from a leader. A replica that is catching up removes the replaced record
+// and then lacks the reader until the renewal arrives. If a reader renews twice within the window, it can be missing
+// from the answers of two such replicas (proofWithHole in the model).
 //
 // The argument does not depend on the reader's TTL or margin, which the writer does not know. For a counterexample to a
 // bound derived from the writer's own TTL and margin, see internal/verify/model.
@@ -170,8 +170,8 @@ func (d *Drain) ReadersListed(l ReaderList, f Failure) DrainStep {
 func (d *Drain) next() DrainStep {
 	for ; len(d.unread) > 0; d.unread = d.unread[1:] {
 		if key := d.unread[0]; !d.gone[key] {
-			// A lagging replica would still show a reader that has left according to a notification, so the read waits
-			// for the tombstone. It does so only once, because the notification may be forged.
+			// A lagging replica would still show a reader that, according to a notification, has left. So the read
+			// waits for the tombstone. It does so only once, because the notification may be forged.
 			revision := d.notified[key]
 			delete(d.notified, key)
 			return DrainStep{Do: ReadReader, Key: key, Revision: revision}
@@ -286,7 +286,7 @@ func (d *Drain) await() DrainStep { return DrainStep{Do: AwaitReaders, Knows: d.
 
 // Pause returns how long the writer waits, which is at most pause. It keeps in Left only the readers whose expiry the
 // driver tracks. After the wait, a new proof begins. An answer that proves nothing comes from a server that is cut off
-// or in an election, so it says nothing about how slow the link is.
+// or in an election, so it says nothing about the speed of the link.
 func (d *Drain) Pause(pause time.Duration, server time.Time) time.Duration {
 	d.tries, d.renewed = 0, false
 	all := len(d.Left)
@@ -303,6 +303,6 @@ func (d *Drain) Pause(pause time.Duration, server time.Time) time.Duration {
 	return min(pause, d.late.Next())
 }
 
-// Slow reports whether the proofs of a one-shot acquire that has run out of time took too long. The time runs out
-// before drainTries proofs can fail.
+// Slow reports whether the proofs of a one-shot acquire that has run out of time took too long. The acquire runs out of
+// time before drainTries proofs can fail.
 func (d *Drain) Slow() bool { return d.Once && d.tries > 1 }

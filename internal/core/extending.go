@@ -22,8 +22,8 @@ import (
 //
 // Because the write expects the revision that was read, no other client can have written the key in between. But that
 // is not enough. The server may have removed the record and may bring it back after a crash, and a writer may pass a
-// reader whose validity is over, in both cases without changing the record. So an extension is valid only if the server
-// stored it within the validity of the record that it extends. The extended record states that deadline
+// reader whose validity has ended, in both cases without changing the record. So an extension is valid only if the
+// server stored it within the validity of the record that it extends. The extended record states that deadline
 // ([record.Body.By]), because the next process to read it remembers nothing either.
 type Extending struct {
 	Handle
@@ -60,7 +60,8 @@ func (x *Extending) RecordRead(e record.Entry, server time.Time, asked clock.Ins
 	return HandleWrite
 }
 
-// WriteAnswered handles the answer to a write that was sent at time sent and expected revision expected.
+// WriteAnswered handles the answer to a write that was sent at time sent. expected is the revision that the write
+// expected.
 func (x *Extending) WriteAnswered(a Answer, expected uint64, sent, now clock.Instant) HandleStep {
 	v := ValidFrom(sent, x.Terms)
 	if a.Refusal == Acknowledged && v.InTime(now) && now < x.deadline { //safety:extend-in-time

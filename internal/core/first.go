@@ -17,8 +17,8 @@ import (
 //   - No record (0), if the key's record has run out of time by the estimate of the server's clock. The server refuses
 //     the claim while the record is still there.
 //
-// The waiter misses no release. A notification may be lost and a record may end without one, so the waiter reads the
-// keys after its subscription is in place and again whenever its timers fire. A refused write proves that the
+// The waiter cannot miss a release. A notification may be lost and a record may end without one, so the waiter reads
+// the keys after its subscription is in place and again whenever its timers fire. A refused write proves that the
 // subscription is in place. With one key, the first claim serves as that write. With several keys, the waiter sends a
 // probe and then reads all keys as of a revision that the leader has named.
 
@@ -92,8 +92,7 @@ func (f *First) KeyRead(k int, e record.Entry, own string) {
 	}
 }
 
-// SubscriptionProven records that the subscription was in place when this was the last revision that the leader had
-// stored.
+// SubscriptionProven records that the subscription was in place when revision was the last that the leader had stored.
 func (f *First) SubscriptionProven(revision uint64) { f.proven, f.asOf = true, revision }
 
 // AllRead records that every key has been passed to [First.KeyRead].
@@ -105,7 +104,7 @@ func (f *First) KeyNotRead() bool {
 	return f.all
 }
 
-// ReadFailed records that a read got no answer. The next one follows after pause.
+// ReadFailed records that a read got no answer. The next read follows after pause.
 func (f *First) ReadFailed(now clock.Instant, pause time.Duration) {
 	f.all, f.due = false, now.Add(pause)
 }

@@ -37,7 +37,7 @@ const (
 	HandleKept
 	// HandleBroken means that an operator has broken the lock.
 	HandleBroken
-	// HandleLate means that the record still exists but its validity is over.
+	// HandleLate means that the record still exists but its validity has ended.
 	HandleLate
 )
 

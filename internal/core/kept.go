@@ -186,7 +186,7 @@ func (k *Kept) Tick(now clock.Instant) (u Consequence, renew bool) {
 	return u, renew
 }
 
-// Check ends the record if its validity is over, for callers that may run before Tick does.
+// Check ends the record if its validity has ended, for callers that may run before Tick does.
 func (k *Kept) Check(now clock.Instant) (u Consequence) {
 	if k.State == StateHeld && k.Valid.Over(now) { //safety:state-by-clock
 		u = k.expire(now)
@@ -198,7 +198,7 @@ func (k *Kept) Check(now clock.Instant) (u Consequence) {
 // records.
 func (k *Kept) Late() clock.Instant { return k.Valid.End.Add(-k.Terms.Validity() / 3) }
 
-// AtRisk reports whether the record is renewed but two thirds of its validity have passed without a confirmation.
+// AtRisk reports whether the record is being renewed but two thirds of its validity have passed without a confirmation.
 func (k *Kept) AtRisk(now clock.Instant) bool { return k.Renews() && now > k.Late() }
 
 // Lag returns how late the renewal is, or 0 if it is on time.
@@ -299,8 +299,8 @@ func (k *Kept) renewalConfirmed(n, revision uint64, now clock.Instant) (u Conseq
 	return u
 }
 
-// prolong extends the validity, which must not be over yet, to that of renewal sent[i]. It reports whether that renewal
-// satisfies all requests.
+// prolong extends the validity, which must not have ended yet, to that of renewal sent[i]. It reports whether that
+// renewal satisfies all requests.
 func (k *Kept) prolong(i int, revision uint64) (enough bool) {
 	s := k.sent[i]
 	k.sent = append(k.sent[:0], k.sent[i+1:]...) // earlier ones expect a revision that is no longer the last
@@ -322,8 +322,8 @@ func (k *Kept) prolong(i int, revision uint64) (enough bool) {
 	return true
 }
 
-// RenewNow makes a new renewal due at time at. The confirmation of a renewal that has already been sent would not cover
-// a later change.
+// RenewNow makes a new renewal due at time at. Confirming a renewal that has already been sent would not cover a later
+// change.
 func (k *Kept) RenewNow(at clock.Instant) {
 	k.need = k.n + 1
 	k.next = min(k.next, at)
@@ -423,7 +423,7 @@ func (k *Kept) RecordRead(e record.Entry, revision uint64, now clock.Instant) (u
 // Trust keeps treating the record as held, because no read could settle a doubt.
 func (k *Kept) Trust() { k.resolving, k.suspected = false, 0 }
 
-// expire ends a record whose validity is over. The end is planned if it is the requested one.
+// expire ends a record whose validity has ended. The end is planned if it is the requested one.
 func (k *Kept) expire(now clock.Instant) Consequence {
 	if k.Valid.Planned() {
 		return k.EndUnasked(EndPlanned, NoReason, now)
@@ -467,9 +467,9 @@ func (k *Kept) stop(end End, why Why, now clock.Instant) Consequence {
 // Final returns the number of the last renewal, which [Kept.Closing] writes.
 func (k *Kept) Final() uint64 { return k.n + 1 }
 
-// Closing returns what the holder leaves behind, which is either a tombstone or a last, fixed renewal. It returns a
-// renewal for a hand-over, or if rest is positive, which is what remains of the minimum hold or of the time for which a
-// finished job is kept. A broken record is always deleted, because the operator's decision prevails.
+// Closing returns what the holder leaves behind, which is either a tombstone or a last, fixed renewal. rest is what
+// remains of the minimum hold or of the time for which a finished job is kept. Closing returns a renewal if rest is
+// positive or the record is handed over. A broken record is always deleted, because the operator's decision prevails.
 func (k *Kept) Closing(rest time.Duration, broken bool) (body record.Body, deletes bool) {
 	if k.Cause == EndHandedOff {
 		rest = k.Granted.TTL

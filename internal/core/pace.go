@@ -65,7 +65,7 @@ const (
 	leastUnderWay = 64
 	// backlog is how much longer the writes under way may take than a single write.
 	backlog = 250 * time.Millisecond
-	// deaf is how long all answers may be missing before all writes under way count as lost.
+	// deaf is how long the client goes without any answer before all writes under way count as lost.
 	deaf = time.Second
 )
 

@@ -214,9 +214,9 @@ func (w *Waiter) Forget() { w.before = nil }
 
 // QueueListed handles a list of the queue, or of part of it, as of AsOf. vacant is the tombstone of the lock, read
 // along with the list. cut means that more records follow those in the list. QueueListed returns the places ahead of
-// the waiter's. Those from index over on are directly ahead of the waiter and overdue by the estimate of the server's
-// clock. The waiter deletes them if the leader agrees, and leaves any other overdue place to the waiter right behind
-// it. there is false if the waiter's own place is gone.
+// the waiter's. The places from index over onward are directly ahead of the waiter and overdue by the estimate of the
+// server's clock. The waiter deletes them if the leader agrees, and leaves any other overdue place to the waiter right
+// behind it. there is false if the waiter's own place is gone.
 func (w *Waiter) QueueListed(queue []record.Entry, cut bool, vacant uint64, estimate time.Time) (before []record.Entry, over int, there bool) {
 	if w.Reach != Named { // a Named list does not read the lock
 		w.Vacant = vacant //safety:vacant-claimed
@@ -430,5 +430,5 @@ func (p *Places) PlaceEnded(o Outcome, gone, first bool) (left record.Status, pa
 	return record.StatusGone, pause
 }
 
-// PlaceBegun records that the waiter has a place again.
+// PlaceBegun records that the waiter has a new place.
 func (p *Places) PlaceBegun() { p.Again, p.Returns = false, false }

@@ -376,9 +376,9 @@ func (f *Successor) Evicts(k int, now clock.Instant) (head record.Entry, evicts 
 	return w.head, now.Sub(w.last) < scanGap //safety:evicted-granted
 }
 
-// Lateness yields the pauses between a waiter's checks of a record whose TTL is over by the estimate of the server's
-// clock. The pauses are short at first, when the server may be only a moment late, and get longer if the server does
-// not remove the overdue record and the waiter cannot delete it either.
+// Lateness yields the pauses between a waiter's checks of a record whose TTL has expired by the estimate of the
+// server's clock. The pauses are short at first, when the server may be only a moment late, and get longer if the
+// server does not remove the overdue record and the waiter cannot delete it either.
 type Lateness int
 
 // Next returns the next pause.

@@ -50,7 +50,7 @@ const (
 	Admitted
 )
 
-// Begin begins the use of a lease. Its record is watched after watchAfter, or never if watchAfter is negative.
+// Begin puts a lease into use. Its record is watched after watchAfter, or never if watchAfter is negative.
 func (l *Use) Begin(now clock.Instant, watchAfter time.Duration) {
 	l.since = now
 	l.watchAt, l.Watching = now.Add(watchAfter), watchAfter < 0

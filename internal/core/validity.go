@@ -35,8 +35,8 @@ func (v Validity) Over(now clock.Instant) bool { return now >= v.End }
 // Planned reports whether v ends at the record's requested end.
 func (v *Validity) Planned() bool { return v.Bounded() && v.End >= v.Until } //safety:planned-end
 
-// RenewalSent records that a renewal is being sent. The server may apply it at any time from now on, and its TTL may be
-// shorter than the record's. In that case, RenewalSent shortens the validity immediately and returns true.
+// RenewalSent records that a renewal is being sent. The server may apply it at any time from now on, and the renewal's
+// TTL may be shorter than the record's. In that case, RenewalSent shortens the validity immediately and returns true.
 func (v *Validity) RenewalSent(sent clock.Instant, t clock.Terms) (shorter bool) {
 	if end := t.End(sent); end < v.End { //safety:shorter-at-once
 		v.End = end
