@@ -13,7 +13,7 @@ import (
 )
 
 // GoneWithin limits how long a call that gives up waits for its records to be deleted. It allows for a few round trips
-// but is too short to notice.
+// but is short enough to go unnoticed.
 const GoneWithin = 100 * time.Millisecond
 
 // close ends the claim. n is the attempt that was granted, or 0 if none was. From then on, all answers, including those

@@ -45,7 +45,7 @@ type holder struct {
 	cohort     *cohort        // nil if the holder is folded
 	tenure     *tenure        // the lease it has entered or is about to enter; nil while it waits
 	prev, next *holder        // links in the FIFO
-	number     uint64         // in the order in which the cohort's goroutines asked
+	number     uint64         // position in the order in which the cohort's goroutines asked
 	waits      bool           // it is in the FIFO
 	queued     bool           // it was announced as waiting
 	informed   bool           // it has listed the queue before entering an idle lease
@@ -495,7 +495,7 @@ func (h *holder) Retire() error {
 	return h.result
 }
 
-// Abandon lets the lease run out, because the holder's handle was dropped. No more readers join the lease.
+// Abandon lets the lease run out, because the holder's handle has been dropped. No more readers join the lease.
 func (h *holder) Abandon() {
 	h.released.Do(func() {
 		h.Holder.Abandon()

@@ -108,7 +108,7 @@ func (o *others) proves(reads bool) bool {
 
 // fresh reports whether a list that was requested at time at is still valid.
 func (o *others) fresh(at, now clock.Instant) bool {
-	// An older list misses what happened between the list and the subscription.
+	// A list from before the subscription misses what happened in between.
 	return o.proven != 0 && at != 0 && at >= o.proven && now.Sub(at) < silence //safety:silence-bounded
 }
 
@@ -168,8 +168,8 @@ func (o *others) earliest(reads bool, now clock.Instant) (until clock.Instant) {
 }
 
 // placeSeen records another client's place, from a notification or from a list that was requested at listedAt. For a
-// notification, listedAt is 0. A list overrides a tombstone known before the request, because a notification may be
-// forged.
+// notification, listedAt is 0. A list overrides a tombstone that was known before the list was requested, because a
+// notification may be forged.
 func (o *others) placeSeen(e record.Entry, listedAt, now clock.Instant) {
 	if e.Unreadable || e.Status != record.StatusWaiting {
 		return
@@ -213,7 +213,8 @@ func (o *others) placeGone(key string, revision uint64, now clock.Instant) {
 }
 
 // gateSeen records the gate, from a notification or from a list that was requested at listedAt. For a notification,
-// listedAt is 0. A list overrides anything known before the request, because a notification may be forged.
+// listedAt is 0. A list overrides anything that was known before the list was requested, because a notification may be
+// forged.
 func (o *others) gateSeen(e record.Entry, listedAt, now clock.Instant) {
 	g := &o.gate
 	if e.Revision < g.revision && (listedAt == 0 || listedAt < g.at) {

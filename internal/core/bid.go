@@ -18,7 +18,7 @@ type Bid struct {
 	Begun clock.Instant // start of the current offer, which another call may continue; 0 if there is none
 
 	// unmapped is when servers stopped accepting the bid's writes although the stream had a leader, or 0 if the last
-	// attempt ended otherwise.
+	// attempt did not end that way.
 	unmapped clock.Instant
 
 	// The remaining fields belong to the current offer.

@@ -38,7 +38,7 @@ func (d *Denial) LockRead(busy bool, holder record.Entry, queued bool) Doubt {
 	return AskLeader
 }
 
-// ClockRead handles the answer to [AskClock], which is whether the holder is overdue by the server's clock.
+// ClockRead handles the answer to [AskClock]. overdue means that the holder is overdue by the server's clock.
 func (d *Denial) ClockRead(overdue bool) Doubt {
 	if overdue {
 		return AskLeader

@@ -36,6 +36,6 @@
 // # Scripts
 //
 // A script has only the handle of a lock that no process renews. handle.go checks whether the record is still the one
-// that the handle names and can therefore be extended or adopted. extending.go extends the lock, and removal.go
+// that the handle identifies and can therefore be extended or adopted. extending.go extends the lock, and removal.go
 // releases it.
 package core

@@ -8,8 +8,8 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Drain is a writer that has the gate of a reader-writer lock and is waiting for the readers ahead of it to leave. Once
-// the gate is in place, the server admits no more readers.
+// Drain is a writer that holds the gate of a reader-writer lock and is waiting for the readers ahead of it to leave.
+// Once the gate is in place, the server admits no more readers.
 //
 // The writer asks the leader which readers there are and reads the record of each. A notification that a reader has
 // left is only a hint. It makes the writer ask again, and it names a revision that the next read of that reader's

@@ -9,8 +9,8 @@ import (
 
 // The first waiter of a queue claims a key of the lock as soon as that key seems to be free. A mutex and a
 // reader-writer lock have one key, and a semaphore has one for each permit. Because a claim is a conditional write, a
-// mistake about a key can create a second holder only if the claim names the revision of a live record, which it would
-// then replace. So a claim expects one of the following:
+// mistake about a key can create a second holder only if the claim expects the revision of a live record, which the
+// claim would then replace. So a claim expects one of the following:
 //
 //   - The revision of a tombstone that the waiter itself has read, that it has written over an overdue record, or that
 //     caused its last claim to be refused. A notification may be forged, so it only makes the waiter read.

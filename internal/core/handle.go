@@ -7,9 +7,9 @@ import (
 	"github.com/natslock/locks/internal/record"
 )
 
-// Handle names the claim of a lock whose process has left a fixed record in the bucket. A process that has the handle
-// can extend the record under the same id ([Extending]) or adopt the lock with a claim of its own. Both are conditional
-// writes at exactly the revision that was read, so the server refuses one of two concurrent writes.
+// Handle identifies the claim on a lock whose process has left a fixed record in the bucket. A process that has the
+// handle can extend the record under the same id ([Extending]) or adopt the lock with a claim of its own. Both are
+// conditional writes at exactly the revision that was read, so the server refuses one of two concurrent writes.
 //
 // The condition alone is not enough. A server that forgets TTLs may have removed the record and may bring it back after
 // a crash, even though others have been inside in the meantime. So the write is valid only if the process learns of its

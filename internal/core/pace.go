@@ -275,7 +275,7 @@ func (p *Pace[R, F]) Behind(now clock.Instant) time.Duration {
 	return max(now.Sub(p.ready[0].late), 0)
 }
 
-// TimePassed begins a new second when one is due, and gives up on answers that do not arrive.
+// TimePassed starts counting a new second when one is due, and gives up on answers that do not arrive.
 func (p *Pace[R, F]) TimePassed(now clock.Instant) {
 	if p.sent == 0 { // instants may be negative
 		p.second, p.heard = now, now

@@ -168,7 +168,7 @@ func (w *Waiter) Peeks() bool {
 	return first
 }
 
-// Lists reports whether the waiter lists the queue next, even though it knows the places ahead of it.
+// Lists reports whether the waiter's next step is to list the queue, even though it knows the places ahead of it.
 func (w *Waiter) Lists() bool { return w.seeks == seeksShort }
 
 // Knows reports whether the waiter knows of a place with this id ahead of its own.

@@ -100,7 +100,7 @@ func (w *window) saw(key, head record.Entry, at clock.Instant) {
 func (f *Successor) Second() bool { return f.Head.ID == f.Pred.ID }
 
 // Near reports whether the waiter may be the first live one, because it is second or third or because its predecessor
-// seems to be dead. Farther back in a long queue, a waiter leaves the lock to those ahead of it.
+// seems to be dead. Farther back in a long queue, a waiter leaves the lock to the waiters ahead of it.
 func (f *Successor) Near() bool { return !f.Head.Zero() && (f.Rank <= headReach || f.silent) }
 
 // Begin begins the wait for a lock with the given number of keys. heard is when the predecessor last wrote its place.

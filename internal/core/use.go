@@ -206,7 +206,7 @@ func (w *Wish) Cooldown(now clock.Instant) time.Duration {
 // holder has no wish.
 func (w *Wish) Longer(others, granted clock.Terms) clock.Terms {
 	t := granted
-	// The TTL that covers a minimum hold stays, in case the holder crashes.
+	// Keep a TTL that covers a minimum hold, in case the holder crashes.
 	if w != nil && w.Terms.TTL != 0 && (w.Least == 0 || w.Terms.TTL > t.TTL) { //safety:cooldown-covered
 		t = w.Terms
 	}
