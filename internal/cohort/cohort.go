@@ -128,7 +128,7 @@ func (f *fifo) remove(h *holder) {
 
 func (k *cohort) reads() bool { return k.group.mode == record.Shared }
 
-// limit returns how many leases the cohort may have.
+// limit returns how many leases the cohort can have.
 func (k *cohort) limit() int { return max(k.group.permits, 1) }
 
 // waiting returns how many of the cohort's goroutines are waiting behind a holder or in the queue.

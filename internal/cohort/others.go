@@ -248,7 +248,7 @@ func (l *lock) standing(k *cohort, now clock.Instant) standing {
 	return l.others.standing(k.reads(), now)
 }
 
-// anyReads reports whether any cohort of the lock reads, which makes the gate relevant.
+// anyReads reports whether any of the lock's cohorts is for readers, which makes the gate relevant.
 func (l *lock) anyReads() bool {
 	for _, k := range l.cohorts {
 		if k.reads() {

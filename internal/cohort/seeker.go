@@ -31,7 +31,7 @@ type seeker struct {
 	proof func()         // to be called when the place is acknowledged; may be nil
 }
 
-// seek starts a seeker if goroutines are waiting and the cohort may have another lease.
+// seek starts a seeker if goroutines are waiting and the cohort can have another lease.
 func (k *cohort) seek(now clock.Instant) { k.seekFrom(nil, now) }
 
 // seekFrom is like seek, but the seeker continues the claim of a founder that was refused.

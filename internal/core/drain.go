@@ -118,7 +118,7 @@ const (
 	GateRemade
 	// Drained means that no reader is left.
 	Drained
-	// ReaderInside means that the reader of Entry was inside during a one-shot acquire.
+	// ReaderInside means that the reader in Entry was inside during a one-shot acquire.
 	ReaderInside
 	// LinkTooSlow means that the link is too slow for the writer ever to get in.
 	LinkTooSlow

@@ -37,7 +37,7 @@ type First struct {
 	late   Lateness
 }
 
-// firstKey is a key of the lock, with its record, as far as is known, and its pending step.
+// firstKey is a key of the lock, along with its last known record and its pending step.
 type firstKey struct {
 	record.Entry
 	do Decision

@@ -423,7 +423,7 @@ func (k *Kept) RecordRead(e record.Entry, revision uint64, now clock.Instant) (u
 // Trust keeps treating the record as held, because no read could settle a doubt.
 func (k *Kept) Trust() { k.resolving, k.suspected = false, 0 }
 
-// expire ends a record whose validity has ended. The end is planned if it is the requested one.
+// expire ends a record whose validity has ended. The end is planned if it is the requested end.
 func (k *Kept) expire(now clock.Instant) Consequence {
 	if k.Valid.Planned() {
 		return k.EndUnasked(EndPlanned, NoReason, now)

@@ -22,9 +22,9 @@ import (
 // has shown ahead of its own, which it then reads by key.
 //
 // A list may be cut off after a number of records. The server sends records in order of revision, and a renewed place
-// has a revision above its ticket, so the part that was cut off may contain places with earlier tickets. So a list that
-// was cut off shows whom to wait for, but it proves that no other place is in between only if no ticket is left for
-// one.
+// has a revision above its ticket, so the part that was cut off may contain places with earlier tickets. A list that
+// was cut off therefore shows whom to wait for, but it proves that no other place is in between only if no ticket is
+// left for one.
 //
 // In a crowd, that is, when many clients have arrived together, the waiter reads each part record by record. If asked
 // for several records at a time, the server would first count the records after them, which takes longer the longer the
