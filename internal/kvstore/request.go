@@ -253,7 +253,7 @@ func (l *line) elsewhere() string {
 	if l.apiPrefix == defaultAPI {
 		return "is in another domain or account (use jetstream.NewWithDomain or NewWithAPIPrefix)"
 	}
-	return "cannot be reached with this domain or API prefix: the domain may be misspelt, or an account's import or export may be missing"
+	return "cannot be reached with this domain or API prefix: the domain may be misspelled, or an account's import or export may be missing"
 }
 
 // statusOf returns the status of a status message. It returns "" for a record, which may

@@ -65,14 +65,14 @@ func TestForgottenDomain(t *testing.T) {
 		kit.Unlock(t, c)
 		require.NoError(t, far.Close(t.Context()))
 	})
-	t.Run("misspelt", func(t *testing.T) {
+	t.Run("misspelled", func(t *testing.T) {
 		t.Parallel()
 		n := leaf(t)
 		p := n.last()
 		p.js = inDomain("hup")
 		_, err := p.open(p.connect())
 		require.ErrorIs(t, err, kvstore.ErrUnavailable)
-		require.ErrorContains(t, err, "the domain may be misspelt")
+		require.ErrorContains(t, err, "the domain may be misspelled")
 	})
 }
 
