@@ -3,6 +3,7 @@
 package main_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -331,6 +333,14 @@ func TestExits(t *testing.T) {
 	// The bucket loses its majority.
 	c.StopServer(1)
 	c.StopServer(2)
+	for _, name := range []string{"KV_natslock", "HISTORY_natslock"} { // a leader notices some time later
+		kit.Eventually(t, "no leader of "+name, func() bool {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			_, err := js.Stream(ctx, name)
+			return err != nil
+		})
+	}
 	for _, e := range exits {
 		var beside sync.WaitGroup
 		for role := range roles {
