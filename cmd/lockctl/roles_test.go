@@ -337,8 +337,8 @@ func TestExits(t *testing.T) {
 		kit.Eventually(t, "no leader of "+name, func() bool {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
-			_, err := js.Stream(ctx, name)
-			return err != nil
+			stream, err := js.Stream(ctx, name)
+			return err != nil || stream.CachedInfo().Cluster.Leader == ""
 		})
 	}
 	for _, e := range exits {
