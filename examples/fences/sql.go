@@ -9,8 +9,8 @@ import (
 	"github.com/natslock/locks/fence"
 )
 
-// Schema creates a table whose rows are written under a lock. Only the token column exists
-// for the fence.
+// Schema creates a table whose rows are written under a lock. The token column is there
+// for the fence; the others are ordinary data.
 const Schema = `CREATE TABLE IF NOT EXISTS accounts (
 	id      TEXT PRIMARY KEY,
 	balance INTEGER NOT NULL,

@@ -1,6 +1,6 @@
 // Command orders is an HTTP service that processes one payment per order at a time, no
-// matter how many replicas run. It responds with 423 if others have the order locked, and
-// with 503 if the lock server is unreachable. On SIGTERM, it finishes the requests in
+// matter how many replicas run. It responds with 423 if another request holds the order's
+// lock, and with 503 if the lock server is unreachable. On SIGTERM, it finishes the requests in
 // progress.
 package main
 

@@ -15,7 +15,7 @@ const (
 	Confirms
 	// FoundBroken means that an operator has broken the record. It keeps others out until the holder has stopped.
 	FoundBroken
-	// FoundEarlier means that an attempt from before the grant wrote the record after the granted record was gone.
+	// FoundEarlier means that an attempt sent before the grant wrote the record after the granted record was gone.
 	FoundEarlier
 	// FoundReplaced means that another claim has been granted.
 	FoundReplaced

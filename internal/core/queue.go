@@ -322,7 +322,7 @@ func (w *Waiter) Judge(before []record.Entry, r Read) (s Standing, a Ahead) {
 		return Behind, a
 	case w.Reach != Named && !r.Alone: //safety:first-by-leader
 		// A replica that is catching up removes an overwritten record before it stores the record that overwrote it. In
-		// between, it lacks the places that were renewed.
+		// between, it lacks the places that were renewed, so the next read names them.
 		w.Reach = Named
 		return ListOn, a
 	}

@@ -65,9 +65,9 @@ func (s *reader) read(ctx context.Context, key string) (Record, error) {
 	return r, err
 }
 
-// undirected makes a denied read from the leader match [ErrWithheld] instead of
-// [ErrPermission] when no replica can serve the read. The caller should not give up,
-// because an administrator can repair the setting.
+// undirected makes the error of a read that the leader may not serve for this user match
+// [ErrWithheld] instead of [ErrPermission] when no replica can serve the read either. The
+// caller should not give up, because an administrator can turn allow_direct back on.
 func undirected(err error) error {
 	if errors.Is(err, ErrPermission) {
 		return fmt.Errorf("%w: %w: no server answers direct gets, perhaps because allow_direct is off (\"lockctl init\" repairs that), and this user may not ask the leader: %v", ErrUnavailable, ErrWithheld, err)

@@ -78,7 +78,8 @@ var events = [...]EventType{
 	core.EndReleased: EventReleased, core.EndHandedOff: EventReleased,
 }
 
-// NextDuty implements [keeper.Owner]. A lease starts to watch its record at a certain age, and gives early warnings.
+// NextDuty implements [keeper.Owner]. Besides being renewed, a lease has two duties: it starts to watch its record once it
+// has been held for a while, and it warns the holders that asked to be told before its validity ends.
 func (l *Lease) NextDuty(due clock.Instant) clock.Instant {
 	due = min(due, l.use.WatchDue())
 	for h := l.holders; h != nil; h = h.next {
@@ -248,7 +249,7 @@ func (l *Lease) Ended(now clock.Instant) bool {
 	return l.State != Held || l.Abandoned || l.Valid.Over(now)
 }
 
-// Validity returns the end of the lease's validity, which is the earliest possible time if the lease has ended. mayIdle
+// Validity returns the end of the lease's validity, or the earliest possible time if the lease has ended. mayIdle
 // reports whether the record tells other clients that the lease may be idle now.
 func (l *Lease) Validity(now clock.Instant) (until clock.Instant, mayIdle bool) {
 	l.s.Lock()

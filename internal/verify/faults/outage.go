@@ -8,8 +8,8 @@ import (
 	"github.com/natslock/locks/internal/kvstore"
 )
 
-// Fail starts an outage, or ends it if err is nil. During an outage all requests fail with err,
-// which another call can change. No notification arrives, and a delayed write whose delay ends
+// Fail starts an outage, or ends it if err is nil. During an outage, all requests fail with err,
+// or with the error of a later call. No notification arrives, and a delayed write whose delay ends
 // during the outage is lost. Like a connection, the Store reports the start and the end of the
 // outage to the functions registered with OnConnection. It reports the end to the watches as
 // well, because they may have missed events.

@@ -65,7 +65,7 @@ func (j *job) alive() bool {
 	}
 }
 
-// Guard is the guard's hidden command, which this system does not support.
+// Guard stands in for the hidden guard command, which is not supported on this system.
 type Guard struct{}
 
 // Run returns a usage error.
