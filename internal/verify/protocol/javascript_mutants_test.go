@@ -45,7 +45,7 @@ var scriptMutants = []struct {
 	{"renewals without the time of the attempt", "renewal", "a write of the same record", []edit{
 		{"mutex.js", "{ ...this.fields, r, t: this.number, l: ttl }", "{ ...this.fields, at: 0, r, t: this.number, l: ttl }"},
 	}},
-	{"renewals of what says that it is fixed", "renewal", "only the records of [fixed]", []edit{
+	{"renewals of what says that it is fixed", "renewal", "*fixed* leases", []edit{
 		{"mutex.js", "const rec = { v: 1, s: this.status,", "const rec = { v: 1, s: this.status, f: true,"},
 	}},
 	{"TTL below a second, rounded up to one", "ttl-range", "below 1 s before the rounding", []edit{
@@ -86,10 +86,10 @@ var scriptMutants = []struct {
 	{"notification as proof: the lease has ended", "forged-record", "(M44)", []edit{
 		{"mutex.js", "(m) => own(m) || this.#kick());", "(m) => own(m) || this.end(\"lost\"));"},
 	}},
-	{"dropped TTL", "ttl", "(M35)", []edit{
+	{"dropped TTL", "ttl", "whole seconds with an `s`", []edit{
 		{"bucket.js", "h.set(\"Nats-TTL\"", "if (tombstone) h.set(\"Nats-TTL\""},
 	}},
-	{"dropped TTL of renewals", "renewal", "(M35)", []edit{
+	{"dropped TTL of renewals", "renewal", "whole seconds with an `s`", []edit{
 		{"bucket.js", "h.set(\"Nats-TTL\"", "if (!rec.r) h.set(\"Nats-TTL\""},
 	}},
 	{"truncated TTL", "ttl-fraction", "(M35)", []edit{
