@@ -105,7 +105,7 @@ func (t *trial) holds(prefix string, a answer, expected string) (first write) {
 	return first
 }
 
-// joins returns the program's attempts to read.
+// joins returns the program's attempts to take the read lock.
 func (t *trial) joins() (all []write) {
 	for _, w := range t.wire.seen("") {
 		if strings.HasPrefix(w.key, "read."+x+".") && !w.deletes() && !w.renewal() {

@@ -479,7 +479,7 @@ func record(status int, id string, ttl time.Duration, more map[string]any) []byt
 	return data
 }
 
-// put publishes to a key under a condition, as another client would.
+// put publishes to a key if its last revision is expect, as another client would.
 func (t *trial) put(key string, data []byte, expect uint64, ttl time.Duration) uint64 {
 	return t.publish(key, data, expect, nats.Header{"Nats-TTL": {strconv.Itoa(int(ttl.Seconds())) + "s"}})
 }

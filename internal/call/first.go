@@ -96,7 +96,7 @@ func (f *first) read(k int, revision uint64) result {
 	return result{}
 }
 
-// prove makes the leader confirm the subscription to the slots and name a revision. A list that contains this revision
+// prove makes the leader confirm the subscription to the slots and report a revision. A list that contains this revision
 // misses nothing that happened before the subscription.
 func (f *first) prove() result {
 	_, err := f.a.c.b.Probe(f.a.ctx, f.a.Keys.Slot(0))

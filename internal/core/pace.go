@@ -44,7 +44,7 @@ type Pace[R Paced, F Final] struct {
 // Paced is a record that is renewed.
 type Paced interface {
 	comparable
-	// Slot points to the record's position in a [Pace], which is initially [NotReady].
+	// Slot returns a pointer to the record's position in a [Pace]. The position must start out as [NotReady].
 	Slot() *int32
 }
 

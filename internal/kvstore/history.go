@@ -249,8 +249,8 @@ func (p point) behind(previous point) HistoryRecord {
 	return r
 }
 
-// start returns the position from which to count the first gap, or the zero point if
-// nothing has been written since the given time.
+// start returns the point from which to measure the first gap, or point{} if nothing has
+// been written since the given time.
 func (h *History) start(ctx context.Context, since time.Time) (point, error) {
 	if h.last.seq == 0 {
 		return point{}, nil

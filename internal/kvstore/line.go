@@ -86,7 +86,7 @@ func newLine(js jetstream.JetStream, bucket string) *line {
 	l.inboxes = cmp.Or(l.nc.Opts.InboxPrefix, strings.TrimSuffix(nats.InboxPrefix, ".")) + "."
 	l.putPrefix = l.prefix
 	if l.apiPrefix != defaultAPI {
-		// Through a domain or an import, keys are published under the API prefix too.
+		// Through a domain or an import, writes are published under the API prefix, as API requests are.
 		l.putPrefix = l.apiPrefix + l.prefix
 	}
 	l.reconnects = l.nc.Stats().Reconnects

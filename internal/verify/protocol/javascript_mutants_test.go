@@ -48,13 +48,13 @@ var scriptMutants = []struct {
 	{"renewals of what says that it is fixed", "renewal", "*fixed* leases", []edit{
 		{"mutex.js", "const rec = { v: 1, s: this.status,", "const rec = { v: 1, s: this.status, f: true,"},
 	}},
-	{"TTL below a second, rounded up to one", "ttl-range", "below 1 s before the rounding", []edit{
+	{"TTL below a second, rounded up to one", "ttl-range", "only rounding would raise to 1 s", []edit{
 		{"record.js", "if (!(ms >= 1000) || s > 86400)", "if (!(ms > 0) || s > 86400)"},
 	}},
-	{"TTL of days, of a lease that is renewed", "ttl-range", "refuses everything else", []edit{
+	{"TTL of days, of a lease that is renewed", "ttl-range", "refuses all other TTLs", []edit{
 		{"record.js", "s > 86400)", "s > 366 * 86400)"},
 	}},
-	{"extension by any TTL", "extend-range", "refuses everything else", []edit{
+	{"extension by any TTL", "extend-range", "refuses all other TTLs", []edit{
 		{"locker.js", "r.ttl ? ttlSeconds(r.ttl) : undefined", "r.ttl ? Math.ceil(r.ttl / 1000) : undefined"},
 	}},
 	{"one id for all claims", "ids", "(M26)", []edit{
