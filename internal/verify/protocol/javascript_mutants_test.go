@@ -42,7 +42,7 @@ var scriptMutants = []struct {
 	{"record left behind by a late renewal", "late-renewal", "(M49)", []edit{
 		{"mutex.js", "      this.bucket.erase(this.key, rev, { ...this.fields, t: this.number });\n      return this.end(\"lost\");", "      return this.end(\"lost\");"},
 	}},
-	{"renewals without the time of the attempt", "renewal", "a write of the same record", []edit{
+	{"renewals without the time of the attempt", "renewal", "writes the same record", []edit{
 		{"mutex.js", "{ ...this.fields, r, t: this.number, l: ttl }", "{ ...this.fields, at: 0, r, t: this.number, l: ttl }"},
 	}},
 	{"renewals of what says that it is fixed", "renewal", "*fixed* leases", []edit{
@@ -151,6 +151,22 @@ func conform(t *testing.T, lockconform, dir, cases string) map[string]finding {
 		found[f.Name] = f
 	}
 	return found
+}
+
+// TestMutantsBreakWhatTheSpecificationSays checks that each mutant's must is in the specification, so that a reworded
+// sentence fails here and not only in the proof tier.
+func TestMutantsBreakWhatTheSpecificationSays(t *testing.T) {
+	pages, err := filepath.Glob("../../../docs/protocol/*.md")
+	require.NoError(t, err)
+	var all strings.Builder
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		require.NoError(t, err)
+		all.WriteString(strings.Join(strings.Fields(string(text)), " ") + "\n")
+	}
+	for _, m := range scriptMutants {
+		assert.Contains(t, all.String(), m.must, m.name)
+	}
 }
 
 // For each mutant of the JavaScript locker there is a case that finds it, and finds it again when repeated. The
