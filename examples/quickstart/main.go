@@ -41,7 +41,7 @@ func run(ctx context.Context, server string) error {
 	if err != nil {
 		return err
 	}
-	defer locks.Close(context.Background()) // before nc.Close, so that others get the lock immediately
+	defer locks.Close(context.Background()) // before nc.Close, so that the next process gets the lock immediately
 	return locks.Do(ctx, "reports.daily", func(ctx context.Context, l *natslock.Lock) error {
 		return makeReport(ctx, l.Token()) // ctx ends with the lock
 	}, natslock.MaxWait(time.Minute))
