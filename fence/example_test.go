@@ -66,7 +66,7 @@ func ExampleOpen() {
 		if err != nil {
 			return err
 		}
-		// Only now read what you are going to change, and then write.
+		// Read what you are going to change only now that the fence is open, and then write.
 		_, err = f.Publish(ctx, "orders.created", []byte("order 1"))
 		return err
 	})

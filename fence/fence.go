@@ -12,7 +12,7 @@
 //		if err != nil {
 //			return err // errors.Is(err, fence.ErrSuperseded): a newer holder is at work
 //		}
-//		// Only now read what you are going to change, and then write.
+//		// Read what you are going to change only now that the fence is open, and then write.
 //		_, err = f.Publish(ctx, "orders.created", order)
 //		return err // errors.Is(err, fence.ErrSuperseded): the server did not store it
 //	})
