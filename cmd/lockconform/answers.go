@@ -115,7 +115,7 @@ func unfitAnswer(t *trial) {
 	held, pass := t.wire.holdInfos()
 	back()
 	if !t.within10(held) {
-		t.violated("A client must (M18) verify the bucket in this way when it opens it and after each reconnect.", "a request for the stream info after a reconnect", "none in %v", soon)
+		t.violated("A client must (M18) verify the bucket in this way when opening it and after each reconnect.", "a request for the stream info after a reconnect", "none in %v", soon)
 	}
 	answers := make(chan struct{})
 	t.wire.govern(func(w *write) fate {

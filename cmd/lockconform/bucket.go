@@ -125,7 +125,7 @@ func (t *trial) reconnected() {
 	before := t.wire.infosShown()
 	t.wire.cut()()
 	if !t.within10(func() bool { return t.wire.infosShown() > before }) {
-		t.violated("A client must (M18) verify the bucket in this way when it opens it and after each reconnect.", "a request for the stream info after a reconnect", "none in %v", soon)
+		t.violated("A client must (M18) verify the bucket in this way when opening it and after each reconnect.", "a request for the stream info after a reconnect", "none in %v", soon)
 	}
 	t.pause(settled)
 }

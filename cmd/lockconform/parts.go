@@ -18,15 +18,15 @@ var ofParts = []*Case{
 	// Reader-writer lock.
 	{Name: "read", Level: 3, Part: rwlock, judge: reads, Must: "A reader must (M94) write its record with the header `Nats-Expected-Last-Subject-Sequence-Subject` naming `$KV.<bucket>.rw.<name>`", Also: "M28"},
 	{Name: "read-renewal", Level: 3, Part: rwlock, judge: readRenewal, TTL: 2 * time.Second, Must: "A reader renews and releases its own record like any lease, without a guard, so that the expectation applies to its own key."},
-	{Name: "read-behind-gate", Level: 3, Part: rwlock, judge: readBehindGate, Must: "A reader must not (M96) claim at it before it has read a tombstone there."},
-	{Name: "read-again", Level: 3, Part: rwlock, judge: readAgain, TTL: 10 * time.Second, Must: "An attempt to join that follows an unanswered one must (M95) have a new id and therefore a new key, because the expectation does not protect that key."},
+	{Name: "read-behind-gate", Level: 3, Part: rwlock, judge: readBehindGate, Must: "A reader must not (M96) claim at that revision until it has read a tombstone there."},
+	{Name: "read-again", Level: 3, Part: rwlock, judge: readAgain, TTL: 10 * time.Second, Must: "An attempt to join that follows an unanswered one must (M95) have a new id and therefore a new key, because the expectation does not protect the reader's key."},
 	{Name: "read-clean-up", Level: 3, Part: rwlock, judge: readCleanUp, TTL: 10 * time.Second, Must: "To clean up after an attempt, the client must not (M63) write at its E, which refers to the gate."},
 	{Name: "read-behind-writer", Level: 3, Part: rwlock, judge: readBehindWriter, Must: "A reader must (M97) wait for earlier *writers*, but not for other readers once it knows that no writer is ahead of it. A writer must (M98) wait for every earlier waiter."},
 	{Name: "read-beside-readers", Level: 3, Part: rwlock, judge: readBesideReaders, Must: "A reader must (M97) wait for earlier *writers*, but not for other readers once it knows that no writer is ahead of it. A writer must (M98) wait for every earlier waiter."},
-	{Name: "write", Level: 3, Part: rwlock, judge: writes, Must: "A *writer* takes the *gate* `rw.<name>` as a mutex is taken, with the queue `rwait.<name>.*`."},
+	{Name: "write", Level: 3, Part: rwlock, judge: writes, Must: "A *writer* takes the *gate* `rw.<name>` like a mutex, with the queue `rwait.<name>.*`."},
 	{Name: "write-behind-reader", Level: 3, Part: rwlock, judge: writeBehindReader, Must: "A reader must (M97) wait for earlier *writers*, but not for other readers once it knows that no writer is ahead of it. A writer must (M98) wait for every earlier waiter."},
-	{Name: "try-write", Level: 3, Part: rwlock, judge: tryWrite, Must: "A writer that has the gate must (M99) wait for proof that all earlier readers have left."},
-	{Name: "drain", Level: 3, Part: rwlock, judge: drain, Must: "A writer that has the gate must (M99) wait for proof that all earlier readers have left."},
+	{Name: "try-write", Level: 3, Part: rwlock, judge: tryWrite, Must: "A writer that has taken the gate must (M99) wait for proof that all earlier readers have left."},
+	{Name: "drain", Level: 3, Part: rwlock, judge: drain, Must: "A writer that has taken the gate must (M99) wait for proof that all earlier readers have left."},
 	{Name: "drain-forged", Level: 3, Part: rwlock, judge: drainForged, Must: "A named reader must not (M102) count as having left until the writer has read that reader's tombstone."},
 	{Name: "drain-broken", Level: 3, Part: rwlock, judge: drainBroken, Must: "A broken reader is live."},
 	{Name: "drain-old-answer", Level: 3, Part: rwlock, judge: drainOldAnswer, Must: "its `last_seq` is at or above the revision of an acknowledged write of the gate,", Also: "M99"},
@@ -36,11 +36,11 @@ var ofParts = []*Case{
 
 	// Semaphore.
 	{Name: "permit", Level: 3, Part: semaphore, judge: permit, Must: "A semaphore has 1 to 256 permits, and permit k is the slot `sem.<name>.<k>`."},
-	{Name: "permit-full", Level: 3, Part: semaphore, judge: permitFull, Must: "A client must not (M104) claim slots at or above its own number."},
-	{Name: "permit-queue", Level: 3, Part: semaphore, judge: permitQueue, Must: "A waiter must not (M105) claim slots in its turn before it is the first."},
-	{Name: "permit-newcomer", Level: 3, Part: semaphore, judge: permitNewcomer, Must: "If the queue has a place, it queues."},
-	{Name: "permit-unequal", Level: 3, Part: semaphore, judge: permitUnequal, Must: "A free slot at or above that number does not show that the head is dead, so no waiter claims it out of turn."},
-	{Name: "permit-late", Level: 3, Part: semaphore, judge: permitLate, TTL: 10 * time.Second, Must: "A claim of one slot must (M108) be over before the claim of another begins. A late acknowledgment of the first must not (M109) become a second grant."},
+	{Name: "permit-full", Level: 3, Part: semaphore, judge: permitFull, Must: "A client that assumes n permits must not (M104) claim slot n or any slot above it."},
+	{Name: "permit-queue", Level: 3, Part: semaphore, judge: permitQueue, Must: "Except out of turn, a waiter must not (M105) claim a slot until it is first in the queue."},
+	{Name: "permit-newcomer", Level: 3, Part: semaphore, judge: permitNewcomer, Must: "If the queue contains a place, the newcomer queues."},
+	{Name: "permit-unequal", Level: 3, Part: semaphore, judge: permitUnequal, Must: "a free slot at or above that number does not show that the head is dead, and no waiter claims it out of turn."},
+	{Name: "permit-late", Level: 3, Part: semaphore, judge: permitLate, TTL: 10 * time.Second, Must: "A claim of one slot must (M108) be over before the claim of another begins. A late acknowledgment for the first slot must not (M109) lead to a second grant."},
 }
 
 const guardHeader = "Nats-Expected-Last-Subject-Sequence-Subject"

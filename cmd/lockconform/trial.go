@@ -580,9 +580,9 @@ const (
 	mustRepeat        = "A renewal writes the same record with a number `r` and the token `t`, but without `a`."
 	mustExpect        = "A client must not (M36) send any write, not even a deletion, without an expectation and a TTL."
 	mustNotExpectZero = "It expects the last revision that the client knows of its record, and must not (M84) expect 0."
-	mustGiveUp        = "A waiter that gives up writes status 4"
+	mustGiveUp        = "A waiter that gives up writes a tombstone with status 4"
 	mustNameTheEnded  = "Its `id` is that of the record it ends, even if that record is another client's"
-	mustLeave         = "The tombstone must not (M77) have status 5 unless no place at all was ahead of it, because its successor then claims immediately. Otherwise it has status 9."
+	mustLeave         = "The tombstone must not (M77) have status 5 unless no place at all was ahead of the waiter's, because status 5 makes its successor claim immediately. Otherwise the tombstone has status 9."
 )
 
 // rules apply to every write that the program sends, in every case.
@@ -600,7 +600,7 @@ var rules = []rule{
 	{"Every write is a plain publish to `$KV.<bucket>.<key>` with a reply subject and these headers:", func(_ *trial, w write) string {
 		return unless(w.reply != "", "a reply subject")
 	}},
-	{"A key must (M24) be literal, and has at most 1,024 bytes.", func(_ *trial, w write) string {
+	{"A key must (M24) be literal, and is at most 1,024 bytes long.", func(_ *trial, w write) string {
 		return unless(literal.MatchString(w.key) && len(w.key) <= 1024, "a literal key")
 	}},
 	{mustEndQuickly, func(_ *trial, w write) string {
@@ -643,7 +643,7 @@ var rules = []rule{
 	{"From level 2 on, only *fixed* leases, which are never renewed, have `f` in their records.", func(_ *trial, w write) string {
 		return unless(w.deletes() || !w.renewal() || w.fields["f"] == nil || w.fields["by"] != nil, "no f in the renewal: a fixed lease is not renewed")
 	}},
-	{"the number of the attempt, from 1. Not in renewals", func(_ *trial, w write) string {
+	{"the number of the attempt, from 1. Absent in renewals", func(_ *trial, w write) string {
 		return unless(w.deletes() || w.renewal() || number(w.fields["a"]) > 0, "a, the number of the attempt")
 	}},
 }
