@@ -640,7 +640,7 @@ var rules = []rule{
 		}
 		return unless(differ == "", "the field "+differ+" as the attempt has it")
 	}},
-	{"From level 2 on, only *fixed* leases, which are never renewed, have `f` in their records.", func(_ *trial, w write) string {
+	{"From level 2 on, only the records of *fixed* leases, which are never renewed, contain `f`.", func(_ *trial, w write) string {
 		return unless(w.deletes() || !w.renewal() || w.fields["f"] == nil || w.fields["by"] != nil, "no f in the renewal: a fixed lease is not renewed")
 	}},
 	{"the number of the attempt, from 1. Absent in renewals", func(_ *trial, w write) string {
