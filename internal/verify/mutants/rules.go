@@ -29,68 +29,68 @@ type rule struct {
 // page lists all other labels after them, so a new label needs no rule here.
 var rules = []rule{
 	{"every write is conditional and expires", []string{"conditional", "record-ends"}},
-	{"a guard is literal, and without a prefix", []string{"guard", "guard-literal"}},
+	{"a guard names a literal subject, without a prefix", []string{"guard", "guard-literal"}},
 	{"TTLs are rounded up", []string{"ttl-rounded-up"}},
 	{"nothing is granted in a bucket that is known to be unfit", []string{"unfit-refused", "unfit-grants-none"}},
-	{"an answer with other settings has the bucket verified", []string{"replicas-noticed", "lag-noticed", "taking-verified"}},
+	{"an answer that shows different settings makes the client verify the bucket", []string{"replicas-noticed", "lag-noticed", "taking-verified"}},
 	{"unsafe buckets, servers and protocols are refused", []string{"unfit", "server-level", "protocol"}},
-	{"a read is as of a revision", []string{"read-as-of", "nothing-proven"}},
-	{"absence is proven by a leader only", []string{"state-as-of", "state-complete", "state-term", "leader-complete", "break-complete", "view-named"}},
+	{"a read states the revision that it reflects", []string{"read-as-of", "nothing-proven"}},
+	{"only a leader proves that a record is absent", []string{"state-as-of", "state-complete", "state-term", "leader-complete", "break-complete", "view-named"}},
 	{"a view is not ahead of the leader", []string{"view-reached"}},
 	{"an unreadable record has an unknown holder", []string{"unknown-owner", "record-judged"}},
-	{"validity counts from the sending, and stops a margin short", []string{"margin", "from-sending"}},
+	{"the validity begins when the write is sent, and ends a margin before the lease", []string{"margin", "from-sending"}},
 	{"a late acknowledgment grants nothing", []string{"late-answer"}},
 	{"a late renewal revives nothing", []string{"late-renewal"}},
-	{"a found record counts from its own sending", []string{"own-sending", "found-sending"}},
+	{"the validity of a record that a read finds begins when that record's write was sent", []string{"own-sending", "found-sending"}},
 	{"a claim that is over is never granted", []string{"over-answered", "over-closed"}},
 	{"a client never adopts its own broken record", []string{"broken-not-adopted", "found-broken"}},
-	{"after a refused renewal the client reads the record again", []string{"renewal-refused"}},
-	{"the network does not hold up the end", []string{"due-at-end"}},
+	{"after a refused renewal, the client rereads the record", []string{"renewal-refused"}},
+	{"a blocked network does not delay the end of a lease", []string{"due-at-end"}},
 	{"the context ends before the record does, and before another client can adopt it", []string{"context-first", "leave-context-first"}},
 	{"a `Close` waits for the tombstone of a lease that has ended", []string{"leave-awaited"}},
 	{"a `Close` waits for the answer to a reader's claim that is over", []string{"guarded-awaited"}},
-	{"the next holder's record stays", []string{"release-own"}},
+	{"a release never deletes the next holder's record", []string{"release-own"}},
 	{"tokens rise", []string{"tokens-forward", "token-revision", "token-full"}},
-	{"a goroutine that is let into a lease has a third of the validity left", []string{"admitted-inside", "admitted-early"}},
-	{"an overdue record is deleted at exactly its revision, by a server's clock", []string{"overdue", "overdue-asked"}},
-	{"nothing is claimed or deleted on the word of a notification", []string{"release-verified", "notification-verified"}},
+	{"a goroutine that is let into a lease has at least a third of the validity left", []string{"admitted-inside", "admitted-early"}},
+	{"an overdue record is deleted only at its exact revision, and overdue by a server's clock", []string{"overdue", "overdue-asked"}},
+	{"a notification alone never causes a claim or a deletion", []string{"release-verified", "notification-verified"}},
 	{"the first waiter claims at the revision of a tombstone, never of a live record", []string{"vacant-read"}},
-	{"a queue is listed as of the own ticket", []string{"queue-as-of", "first-by-leader"}},
-	{"a waiter is first by its predecessor's tombstone only if nobody can be between", []string{"shortcut-sure", "no-shortcut", "recalled-missing", "part-begins", "part-gapless", "next-behind", "foremost-alone", "served-before"}},
-	{"a lock is taken out of turn after reads that leave nothing unseen", []string{"idle-lock", "window-gap", "window-unchanged", "window-head", "window-anew"}},
-	{"a place is deleted after an own grant, at the revision read, and only the head's", []string{"evicted-granted", "evicted-as-read", "evicted-entitled"}},
-	{"a client passes the queue for 100 ms at most", []string{"bypass-bounded", "bypass-repeated"}},
+	{"a list of the queue must contain the waiter's own ticket", []string{"queue-as-of", "first-by-leader"}},
+	{"its predecessor's tombstone makes a waiter first only if no other waiter can be between them", []string{"shortcut-sure", "no-shortcut", "recalled-missing", "part-begins", "part-gapless", "next-behind", "foremost-alone", "served-before"}},
+	{"a lock is taken out of turn only after reads that cannot have missed anything", []string{"idle-lock", "window-gap", "window-unchanged", "window-head", "window-anew"}},
+	{"a client deletes only the place of the head, after its own grant, at the revision it read", []string{"evicted-granted", "evicted-as-read", "evicted-entitled"}},
+	{"a client bypasses the queue for at most 100 ms", []string{"bypass-bounded", "bypass-repeated"}},
 	{"a subscription is proven by a refused write", []string{"probe-refused"}},
-	{"a reader joins only while no gate stands", []string{"join-guarded", "join-new-id"}},
-	{"a drain takes two answers around a gate write", []string{"two-answers", "gate-written-between", "proof-in-time"}},
-	{"a reader is gone by its own tombstone only", []string{"reader-gone", "reader-deleted"}},
+	{"a reader joins only while there is no gate", []string{"join-guarded", "join-new-id"}},
+	{"a drain needs two answers with a gate write between them", []string{"two-answers", "gate-written-between", "proof-in-time"}},
+	{"only a reader's own tombstone proves that the reader has left", []string{"reader-gone", "reader-deleted"}},
 	{"a broken readers' record lasts until the last reader has stopped", []string{"last-leaves", "last-again"}},
-	{"the queue rule of readers", []string{"queue-rule"}},
-	{"a newcomer to a semaphore queues behind any waiter, whatever slots that knows of", []string{"newcomer-queues", "slot-bypass-empty"}},
-	{"a claim of one slot is over before that of another begins", []string{"slot-claim-closed"}},
-	{"a slot is claimed at a revision that was read and holds nobody", []string{"newcomer-held"}},
-	{"an idle lease is used only while a list of 5 s counts", []string{"linger-informed", "recall-closes"}},
-	{"a hand-over is confirmed inside the validity", []string{"handoff-in-time"}},
+	{"readers and writers wait only for the places that the queue rule names", []string{"queue-rule"}},
+	{"a newcomer to a semaphore queues behind every waiter, regardless of the number of slots that the waiter assumes", []string{"newcomer-queues", "slot-bypass-empty"}},
+	{"the claim for one slot ends before a claim for another begins", []string{"slot-claim-closed"}},
+	{"a slot is claimed only at a revision that a read has shown to be free", []string{"newcomer-held"}},
+	{"an idle lease is used only within 5 s of a list of the queue", []string{"linger-informed", "recall-closes"}},
+	{"a hand-over is confirmed within the validity", []string{"handoff-in-time"}},
 	{"only the fixed record that the handle names is adopted", []string{"handle-own", "handle-fixed", "adopt-never-free"}},
-	{"a lock that no process renews is extended inside its validity, by its handle, and for no less than it had", []string{"handle-late", "extend-in-time", "extend-never-shorter"}},
-	{"a break meets only the claim that its request names", []string{"break-shown"}},
+	{"a lock that no process renews is extended only within its validity, by its handle, and never to an earlier end", []string{"handle-late", "extend-in-time", "extend-never-shorter"}},
+	{"a break affects only the claim that its request names", []string{"break-shown"}},
 	{"a broken record lives as long as the lease that it ends", []string{"broken-outlasts", "broken-age"}},
 	{"a re-created bucket ends every lease", []string{"re-created", "bucket-gone"}},
-	{"a leader that was broken leads no more", []string{"leader-deposed"}},
-	{"several locks are taken in one order", []string{"all-in-order"}},
-	{"a job that is done stays so, and only a run that held its lock makes it so", []string{"once-kept", "once-held", "once-alone"}},
-	{"each fenced write has the guard, and a greater token is never replaced", []string{"fence-guard", "fence-greater"}},
+	{"a leader whose lock was broken no longer leads", []string{"leader-deposed"}},
+	{"every client takes several locks in the same order", []string{"all-in-order"}},
+	{"a finished job stays finished, and only a run that held its lock to the end finishes it", []string{"once-kept", "once-held", "once-alone"}},
+	{"every fenced write carries the guard, and a smaller token never replaces a greater one", []string{"fence-guard", "fence-greater"}},
 }
 
 const (
 	rulesBegin = `<!-- Written by "make docs". -->
 
-# The rules and the lines that keep them
+# The rules and the lines that enforce them
 
-A comment like ` + "`//safety:late-answer`" + ` labels a line that carries a rule. A mutant in
-` + "`internal/verify/mutants`" + ` names the label and weakens the line, and ` + "`make mutants-all`" + ` requires that
-each test of the last column fails by an assertion. [The ledger](ledger.md#lines-without-a-mutant) lists the lines
-that carry a rule and have no mutant, and says why.
+A comment like ` + "`//safety:late-answer`" + ` marks a line that enforces a rule. A mutant in
+` + "`internal/verify/mutants`" + ` weakens the line with that label, and ` + "`make mutants-all`" + ` requires that
+each test in the last column then fails an assertion. [The ledger](ledger.md#lines-without-a-mutant) lists the lines
+that enforce a rule but have no mutant, with the reasons.
 
 ## Rules of the protocol
 
@@ -100,8 +100,8 @@ that carry a rule and have no mutant, and says why.
 	rulesRest = `
 ## Other lines
 
-These lines keep a part of a rule, or a promise to users. The column in the middle says what the
-library does without the line.
+These lines enforce part of a rule, or keep a promise to users. The third column says what the library
+does without the line.
 
 `
 )
