@@ -21,7 +21,7 @@ func TestFenceOldServerRefused(t *testing.T) {
 	require.NoError(t, err)
 	_, err = fence.Open(kit.Bounded(t), js, "ORDERS", "orders.fence", 10)
 	require.ErrorIs(t, err, fence.ErrUnfit)
-	require.ErrorContains(t, err, "nats-server is 2.11.4 and must be 2.12 or later")
+	require.ErrorContains(t, err, "nats-server is version 2.11.4; 2.12 or later is required")
 	info, err := s.Info(kit.Bounded(t))
 	require.NoError(t, err)
 	require.Zero(t, info.State.LastSeq)
