@@ -133,7 +133,7 @@ func open(ctx context.Context, js jetstream.JetStream, cfg Config) (_ *Store, er
 	info, err := s.ask(ctx, infoRequest{}, shared)
 	if errors.Is(err, ErrNotFound) {
 		if cfg.NoCreate {
-			return nil, fmt.Errorf("open bucket %q: %w, and NoCreate is set: either the bucket has not been created yet, or it %s", cfg.Bucket, err, s.elsewhere())
+			return nil, fmt.Errorf("open bucket %q: %w, and this client may not create it: either the bucket has not been created yet, or it %s", cfg.Bucket, err, s.elsewhere())
 		}
 		if err := s.oldServers(ctx); err != nil {
 			return nil, err
